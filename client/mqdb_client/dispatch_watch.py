@@ -1,6 +1,6 @@
-"""The dispatch watch, with which messages get their offsets even without `mqdb serve`.
+"""The dispatch watch, which makes sure that messages get their offsets even without `mqdb serve`.
 
-A process with consumers checks dispatch when no arrival was announced for a while. It asks the broker whether a leader
+A process with consumers checks dispatch when no arrival was announced for a while. The process queries whether a leader
 attends to dispatch, and dispatches messages itself as long as there is no leader.
 """
 
@@ -37,10 +37,10 @@ _BUSY = frozenset({DispatchOutcome.DISPATCHED, DispatchOutcome.ADOPTED})
 
 
 class DispatchWatch:
-    """Watches dispatch for one thread, which calls `tend` when it is due and reports arrivals.
+    """Watches dispatch for one thread, which calls `tend` when a check is due, and reports arrivals.
 
-    `ask_attended` asks the broker on a connection of this thread, and `connect` makes a connection for dispatching.
-    `broker_name` is for the log.
+    `ask_attended` queries the broker through a connection of this thread, and `connect` makes a connection for
+    dispatching. `broker_name` is for the log.
     """
 
     def __init__(
@@ -65,17 +65,20 @@ class DispatchWatch:
 
     @property
     def is_attended(self) -> bool:
-        """Whether a leader attends to dispatch, by the last answer of the broker. True before the first answer."""
+        """Whether a leader attends to dispatch, according to the last answer of the broker.
+
+        True before the first answer.
+        """
         return self._is_attended
 
     def arrival_heard(self) -> None:
-        """Note that messages are being dispatched. If this process dispatches them, that proves nothing."""
+        """Note that messages are being dispatched. This has no effect if this process dispatches them."""
         if self._is_attended:
             self._patience = PATIENCE_SECONDS
             self._ask_at = min(self._clock() + PATIENCE_SECONDS, self._asked_at + TRUST_SECONDS)
 
     def tend(self) -> float:
-        """Ask for a leader or dispatch one batch, whichever is due; returns the seconds until the next call."""
+        """Look for a leader or dispatch one batch, whichever is due; returns the seconds until the next call."""
         now = self._clock()
         if now < self._ask_at and self._is_attended:
             return self._ask_at - now

@@ -17,11 +17,11 @@ _RETRY_SECONDS: Final = 1.0
 
 
 class Duty:
-    """Periodic work. One thread runs it; any thread may schedule it for another time.
+    """Periodic work. One thread runs the work; any thread may schedule it for another time.
 
     `name` describes the work, as in "commit offsets of group readers".
-    `work` returns the seconds until its next run, or None to pause until it is scheduled. After an error it runs again
-    a second later. The first failure and the end of the failures are logged. An unreachable broker is reported to
+    `work` returns the seconds until its next run, or None to pause until it is scheduled. After an error, the work runs
+    again a second later. The first failure and the end of the failures are logged. An unreachable broker is reported to
     `outage` instead.
     """
 
@@ -36,7 +36,7 @@ class Duty:
         self._guard = threading.Lock()
 
     def seconds_left(self) -> float:
-        """The seconds until it is due; 0 if it is due."""
+        """The seconds until the duty is due; 0 if it is due."""
         return max(0.0, self._due_at - time.monotonic())
 
     def in_seconds(self, seconds: float) -> None:
@@ -50,7 +50,7 @@ class Duty:
         self._rest(self._work())
 
     def run_if_due(self) -> None:
-        """Run it if it is due."""
+        """Run the work if it is due."""
         if time.monotonic() < self._due_at:
             return
         self._due_at = math.inf

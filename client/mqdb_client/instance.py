@@ -1,12 +1,12 @@
 """The client instance: the part that all producers and consumers of a process share for one broker.
 
-It has one client id. It holds the connections, receives notifications of arrivals and of changes in
+An instance has one client id. The instance holds the connections, receives notifications of arrivals and of changes in
 groups, sends heartbeats and caches the routes. RocketMQ: MQClientInstance, MQClientManager.
 
     acquire ── open ──▶ a LISTEN connection with the presence lock ──▶ register, heartbeat every 30 s
                         an engine for everything else (the pooler, if there is one)
 
-A forked child cannot use an inherited instance, which raises an error. It has to start its own clients.
+A forked child that uses an inherited instance gets an error. The child has to start its own clients.
 """
 
 import logging
@@ -52,7 +52,7 @@ _PRESENCE_RETRY_SECONDS: Final = 1.0
 
 
 class ClientInstance:
-    """A process as one broker sees it. Made by `acquire`. Thread-safe.
+    """A process as one broker sees it. Instances are made by `acquire`. Thread-safe.
 
     `client_id` has RocketMQ's format, `address@pid#nanoseconds`.
     """
@@ -213,7 +213,7 @@ class ClientInstance:
 
     @property
     def history(self) -> History | None:
-        """The log history of the last connection; None before the first one."""
+        """The log history of the last connection; None before the first connection."""
         return self.connections.history
 
     @property
@@ -222,14 +222,18 @@ class ClientInstance:
         return self.connections.cluster_name
 
     def connect(self) -> Connection:
-        """A connection from the pool, in AUTOCOMMIT, for a `with`. Raises BrokerUnavailable and its subclasses."""
+        """A connection from the pool, in AUTOCOMMIT mode, for a `with` statement.
+
+        Raises BrokerUnavailable and its subclasses.
+        """
         self.check_process()
         return self.connections.connect()
 
     def connect_to_hold(self) -> Connection:
         """A connection to keep between statements.
 
-        Its user notes in the connection's `Line` when it waits for answers, or limits each wait itself.
+        The user of the connection either marks each wait for an answer in the connection's `Line`, or limits each wait
+        itself.
         """
         self.check_process()
         return self.connections.connect_to_hold()
@@ -275,14 +279,14 @@ class ClientInstance:
 
     @property
     def is_attended(self) -> bool:
-        """Whether a broker process runs, as far as known. Only a process with consumers checks this."""
+        """Whether a broker process is running, as last checked. Only a process with consumers checks this."""
         return self._dispatch_watch.is_attended
 
     def on_arrival(self, callback: "Callback[frozenset[int] | None]") -> CallbackHandle:
         """Call `callback` with the keys of queues that have received messages; None means any queue.
 
-        Runs in the notification thread, so it must be quick. It is called with None when that thread begins to listen,
-        also after a reconnect, because earlier arrivals were not received.
+        The callback runs in the notification thread, so it must be quick. The callback is called with None when that
+        thread begins to listen, also after a reconnect, because earlier arrivals were not received.
         """
         handle = self._arrivals.add(callback)
         self._notifications.wake()
@@ -291,24 +295,24 @@ class ClientInstance:
     def on_group_change(self, callback: "Callback[str | None]") -> CallbackHandle:
         """Call `callback` with a group whose members or free queues have changed; None means any group.
 
-        Runs in the notification thread, so it must be quick. It is called with None after a reconnect, and, in the
-        thread that notices it, when another database is found behind the address.
+        The callback runs in the notification thread, so it must be quick. The callback is called with None after a
+        reconnect, and also when another database is found behind the address, in the thread that notices this.
         """
         return self._group_changes.add(callback)
 
     def on_request(self, callback: "Callback[frozenset[str] | None]") -> CallbackHandle:
         """Call `callback` when this client, or one of its `guests`, may have a request.
 
-        Its argument contains the ids of the clients with a request; None means any client. Runs in the notification
-        thread, so it must be quick.
+        The callback's argument contains the ids of the clients with a request; None means any client. The callback runs
+        in the notification thread, so it must be quick.
         """
         return self._requests.add(callback)
 
     @contextmanager
     def awaiting_arrivals(self) -> Iterator[None]:
-        """A context in which the caller waits for messages.
+        """A context manager for a caller that waits for messages.
 
-        In this context the client checks dispatch, as a process with consumers always does.
+        Inside it, the client checks dispatch, as a process with consumers always does.
         """
         waiting = object()
         self._waiting_for_arrivals.add(waiting)
@@ -322,7 +326,7 @@ class ClientInstance:
     # -- the notification thread -----------------------------------------------------------------
 
     def _greet(self, connection: Connection) -> None:
-        """Prepare a LISTEN connection. The presence lock comes before any registration."""
+        """Prepare a LISTEN connection. The connection takes the presence lock before any registration."""
         self.connections.check(connection)
         try:
             membership.announce(connection, self.client_id)

@@ -24,10 +24,12 @@ _LOOK_SECONDS: Final = 0.4
 def leave_in_time(
     group: str, leave: Callable[[], object], listeners: Callable[[], int] = lambda: 0, seconds: float = 0.0
 ) -> None:
-    """Run `leave`, and wait `seconds` for running listeners, then for the broker. It may continue after this returns.
+    """Run `leave`, and wait `seconds` for running listeners, then for the broker.
 
-    `listeners` returns how many are running; `leave` itself must not wait longer than `seconds` for them. Raises
-    ShutdownTimedOut if some still run at the end, and the errors of `leave`.
+    `leave` may continue after this function returns.
+
+    `listeners` returns the number of running listeners; `leave` itself must not wait longer than `seconds` for them.
+    Raises ShutdownTimedOut if some listeners are still running at the end, and the errors of `leave`.
     """
     left: Future[None] = Future()
     thread = threading.Thread(target=_run, args=(leave, left), name=f"mqdb-{group}-leave", daemon=True)

@@ -101,7 +101,7 @@ class FollowingMember:
         return [held for member in members if member is not None for held in member.held]
 
     def begin_to_leave(self) -> None:
-        """Begin no further messages."""
+        """Start no further messages."""
         with self._guard:
             self._is_leaving = True
             self._callback.cancel()

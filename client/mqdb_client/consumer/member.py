@@ -45,7 +45,7 @@ class MemberParts(NamedTuple, Generic[StrategyT]):
 class Member:
     """A member of a group on one broker.
 
-    It is started once, after the instance has joined the group, and leaves once.
+    The member is started once, after the instance has joined the group, and leaves the group once.
     """
 
     #: The mode of the group in which it consumes.
@@ -96,7 +96,7 @@ class Member:
         )
 
     def start(self, *, may_be_down: bool) -> None:
-        """Take queues and pull them. If it raises, nothing is left behind.
+        """Take queues and pull them. If this fails, nothing keeps running.
 
         With `may_be_down` the threads wait for a broker that cannot be reached.
         """
@@ -132,16 +132,16 @@ class Member:
 
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
-        """The queues that are read, in order."""
+        """The queues that the member reads, in order."""
         return self.rebalance.assignment
 
     @property
     def held(self) -> Sequence[ProcessQueue]:
-        """The queues that it owns, including those that it is about to give back."""
+        """The queues that the member owns, including queues that it is about to give back."""
         return self.rebalance.held
 
     def look_again(self) -> None:
-        """Check again which queues to read, because they may have changed."""
+        """Check again which queues to read, because the assignment may have changed."""
         self.rebalance.rebalance()
 
     def on_arrival(self, queue_keys: Sequence[int]) -> None:
@@ -149,7 +149,7 @@ class Member:
         self.pull.on_arrival(queue_keys)
 
     def begin_to_leave(self) -> None:
-        """Stop starting messages, and give each queue back when its messages in hand are settled."""
+        """Start no further messages, and give each queue back when its messages in hand are settled."""
         self._cancel_callbacks()
         self.rebalance.begin_to_leave()
 
@@ -176,9 +176,9 @@ class Member:
             self.rebalance.rebalance()
 
     def _leave_group(self) -> None:
-        """Leave after giving back all queues.
+        """Leave the group after giving back all queues.
 
-        No other member gets them before, so this does not wait for other members.
+        No other member gets the queues earlier, so this does not wait for other members.
         """
         if self._is_member and not self.has_successor:
             self._instance.unregister(self._group, ClientKind.CONSUMER)

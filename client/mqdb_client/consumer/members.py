@@ -28,18 +28,18 @@ from mqdb_client.consumer.request_answers import RequestAnswers
 
 
 class BrokerMember(Protocol):
-    """A `Member`, a `PopMember`, or a `FollowingMember`, which is one of the two depending on the group."""
+    """A `Member`, a `PopMember`, or a `FollowingMember`, which contains one of these two depending on the group."""
 
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
-        """The queues that are read, in order."""
+        """The queues being read, in order."""
 
     @property
     def held(self) -> Sequence[ProcessQueue]:
-        """The queues of which it has messages in hand."""
+        """The queues of which the member has messages in hand."""
 
     def start(self, *, may_be_down: bool) -> None:
-        """Start to consume. An error leaves nothing behind."""
+        """Start to consume. If this fails, nothing keeps running."""
 
     def read(self, filters: Mapping[str, MessageFilter]) -> None:
         """Read only these topics from now on."""
@@ -51,20 +51,20 @@ class BrokerMember(Protocol):
         """Get messages again after `suspend`."""
 
     def look_again(self) -> None:
-        """Check again which queues to read, because they may have changed."""
+        """Check again which queues to read, because the assignment may have changed."""
 
     def on_arrival(self, queue_keys: Sequence[int]) -> None:
         """Note that these queues have messages."""
 
     def begin_to_leave(self) -> None:
-        """Stop starting messages."""
+        """Start no further messages."""
 
     def leave(self, seconds: float | None = None) -> None:
         """Wait until the messages in hand are settled, or for `seconds`, then leave the group."""
 
 
 class Members:
-    """The members of one consumer. They are started once and leave once.
+    """The members of one consumer. The members are started once and leave their group once.
 
     The cluster is released after leaving, or if the start fails.
     """
@@ -76,7 +76,7 @@ class Members:
         strategy: ConsumerStrategy,
         make_member: Callable[[MemberParts[Any]], BrokerMember] = Member,
     ) -> None:
-        """`filters` are those of the topics that are read."""
+        """`filters` are the filters of the topics to read."""
         self._strategy = strategy
         self._filters = filters
         self._registration = Registration(
@@ -101,11 +101,11 @@ class Members:
 
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
-        """The queues that are read, in order."""
+        """The queues being read, in order."""
         return tuple(sorted(queue for member in self.by_broker.values() for queue in member.assignment))
 
     def start(self) -> None:
-        """Join the group and consume. An error leaves nothing behind."""
+        """Join the group and consume. If this fails, nothing keeps running."""
         strategy = self._strategy
         with ExitStack() as undo:
             undo.callback(strategy.cluster.release)

@@ -4,7 +4,7 @@
       ▲                    │ done, or failed
       └── ack, or another invisible time
 
-One thread does everything, so that acks gather while it is busy: acknowledge, extend, pop. It extends the invisible
+One thread acknowledges, extends and pops, so acknowledgements gather while it is busy. The thread extends the invisible
 time of all messages in hand while their listeners run. RocketMQ: DefaultMQPushConsumerImpl.popMessage,
 ConsumeMessagePopConcurrentlyService.
 """
@@ -47,7 +47,10 @@ _AT_ONCE: Final = timedelta(0)
 
 
 class PopMember:
-    """A popping member. It is started once, after the instance has joined the group, and leaves once."""
+    """A popping member.
+
+    The member is started once, after the instance has joined the group, and leaves the group once.
+    """
 
     #: The mode of the group in which it consumes.
     consume_mode: Final = ConsumeMode.POP
@@ -86,7 +89,7 @@ class PopMember:
     # -- life -----------------------------------------------------------------------------------
 
     def start(self, *, may_be_down: bool) -> None:
-        """Pop. If it raises, nothing is left behind.
+        """Pop. If this fails, nothing keeps running.
 
         With `may_be_down` the thread waits for a broker that cannot be reached.
         """
@@ -124,7 +127,7 @@ class PopMember:
         self._woken.set()
 
     def begin_to_leave(self) -> None:
-        """Stop popping, and give back messages not yet started; with a successor they are consumed here instead."""
+        """Stop popping, and give back messages not yet started; if there is a successor, they are consumed here."""
         self._callback.cancel()
         self._is_leaving = True
         self._woken.set()
@@ -141,7 +144,7 @@ class PopMember:
 
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
-        """No queues, because popping members do not own queues."""
+        """An empty tuple, because popping members do not own queues."""
         return ()
 
     @property
@@ -152,7 +155,10 @@ class PopMember:
     # -- the end of messages ----------------------------------------------------------------------
 
     def fail(self, requests: Sequence[SendBackRequest]) -> list[SentBack]:
-        """Send failed messages to a retry or to the dead letter queue. If this raises MqdbError, they stay in hand."""
+        """Send failed messages to a retry or to the dead letter queue.
+
+        If this raises MqdbError, the messages stay in hand.
+        """
         with self._changing:
             with self._guard:
                 held = {request.log_pos: self._in_hand.get(request.log_pos) for request in requests}
@@ -169,7 +175,7 @@ class PopMember:
         return results
 
     def _forget(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Remove messages from those in hand."""
+        """Remove messages from the messages in hand."""
         if messages:
             with self._guard:
                 for message in messages:
@@ -217,7 +223,7 @@ class PopMember:
     def _reap(self) -> None:
         """Remove dead members if no broker process does.
 
-        A dead member may own a queue from the time when the group pulled.
+        A dead member may still own a queue since the time when the group pulled.
         """
         if self._reap_at <= time.monotonic() and not self._instance.is_attended:
             with self._instance.connect() as connection:
@@ -228,7 +234,7 @@ class PopMember:
         return self._is_over or (self._is_leaving and not self._in_hand and not self._acks)
 
     def _settle(self) -> None:
-        """Acknowledge finished messages, extend those in hand, and give back those that will not be started."""
+        """Acknowledge finished messages, extend messages in hand, and give back messages that will not be started."""
         with self._guard:
             acks, self._acks = self._acks, []
         is_time = time.monotonic() >= self._prolong_at and not self._is_over
@@ -244,9 +250,7 @@ class PopMember:
             self._pace.count(len(acks))
             if refused:
                 fields = {"group": self._group, "count": refused}
-                sentence = (
-                    "acknowledged %(count)s messages of group %(group)s after their invisible time; they come again"
-                )
+                sentence = "acknowledged %(count)s messages of group %(group)s after their invisible time; they are redelivered"
                 logger.warning(sentence, fields, extra=fields)
             if self._is_leaving and not self.has_successor:
                 for queue in self.held:
@@ -273,7 +277,7 @@ class PopMember:
                     message.popped(handle)
 
     def _pop(self) -> float:
-        """Pop as many messages as there is room for; returns after how many seconds to check again."""
+        """Pop as many messages as there is room for; returns the number of seconds until the next check."""
         # Quick listeners have more messages in hand, so that one pop gets many.
         most = max(self._strategy.most_in_hand, min(self._pace.messages(time.monotonic()), MAX_POPPED))
         room = most - len(self._in_hand)

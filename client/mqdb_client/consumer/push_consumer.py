@@ -53,8 +53,8 @@ class PushConsumer:
     or when their queue is taken by force.
 
     The consumer waits for topics that do not exist yet. Use it in a `with` statement, call `start` and `shutdown`, or
-    call `run`. If the settings name several brokers, it reads the topic's queues on all of them. A broker that is down
-    is added when it comes up, and a lost broker does not delay the others.
+    call `run`. If the settings name several brokers, the consumer reads the topic's queues on all of them. A broker
+    that is down is added when it comes up, and a lost broker does not delay the others.
     """
 
     @configured_by(PushConsumerConfig)
@@ -95,11 +95,11 @@ class PushConsumer:
         """Consume the messages of a topic with one of the tags in `TagA || TagB`; all messages with `*`, "" or None.
 
         For a condition on properties, pass `MessageSelector.by_sql("a > 1")`. A second call for a topic replaces the
-        first. All members of a group have to subscribe to the same topics with the same filters. To change
+        first call. All members of a group have to subscribe to the same topics with the same filters. To change
         subscriptions while other members run, announce a `version` above theirs, first in one member and then in the
         others.
-        Raises NameInvalid, TagExpressionInvalid, ParameterInvalid; while the consumer runs, SubscriptionConflict,
-        FilterDisabled, and the errors of `start`.
+        Raises NameInvalid, TagExpressionInvalid and ParameterInvalid. While the consumer is running, also raises
+        SubscriptionConflict, FilterDisabled and the errors of `start`.
         """
         check_topic_name(topic)
         self._subscribe_to(self._subscriptions | {topic: filter_of(expression)}, version)
@@ -129,9 +129,10 @@ class PushConsumer:
         orderly: bool = False,
         exactly_once: bool = False,
     ) -> None:
-        """Set the listener for all messages. It is called with messages and, if it takes one more argument, a context.
+        """Set the listener for all messages.
 
-        With `orderly` it is called once at a time per queue, in the order of offsets. With `exactly_once` it gets a
+        The listener is called with messages and, if it takes one more argument, a context. With `orderly`, there is
+        only one call at a time for each queue, in the order of offsets. With `exactly_once`, the listener gets a
         connection after the messages, and its writes on this connection are committed together with the offset, exactly
         once. Raises ParameterInvalid for a listener that does not take these arguments, and for a function without a
         context that never returns a status; NotSupported after the start.
@@ -141,7 +142,7 @@ class PushConsumer:
             self._consumption = Consumption(listener, orderly, exactly_once)
 
     def register_consume_message_hook(self, hook: ConsumeMessageHook) -> None:
-        """Call `hook` around each call of the listener, starting with the next. Raises ParameterInvalid."""
+        """Call `hook` around each call of the listener, starting with the next call. Raises ParameterInvalid."""
         self._hooks.register(hook)
 
     def _require_not_started(self, what: str) -> None:
@@ -153,10 +154,10 @@ class PushConsumer:
     def start(self) -> None:
         """Connect, join the group and consume. Messages sent after this has returned are always consumed.
 
-        At least one broker must be up. If a group with LAST_OFFSET is new to a topic on a broker that is down, it
-        starts there at the max offset when the broker comes up.
-        Raises IllegalState without a subscription or a listener, if the consumer was started before, and if this
-        process already has a consumer of the group; the errors of `Cluster`.
+        At least one broker must be up. If a group with LAST_OFFSET is new to a topic on a broker that is down, the
+        group starts there at the max offset at the time when the broker comes up. Raises the errors of `Cluster`, and
+        IllegalState without a subscription or a listener, if the consumer was started before, and if this process
+        already has a consumer of the group.
         """
         with self._lifecycle:
             if self._state is not _State.CREATED:
@@ -184,12 +185,12 @@ class PushConsumer:
     def suspend(self) -> None:
         """Stop pulling until `resume`, and keep the queues. Messages in hand still go to the listener.
 
-        Raises IllegalState if the consumer does not run.
+        Raises IllegalState if the consumer is not running.
         """
         self._require_running("suspend()").suspend()
 
     def resume(self) -> None:
-        """Pull again after `suspend`. Raises IllegalState if the consumer does not run."""
+        """Pull again after `suspend`. Raises IllegalState if the consumer is not running."""
         self._require_running("resume()").resume()
 
     def update_consume_thread_nums(self, consume_thread_nums: int) -> None:
@@ -215,11 +216,11 @@ class PushConsumer:
     def shutdown(self, timeout: timedelta | None = None) -> None:
         """Leave the group: stop calling the listener, wait for running calls, and commit the offsets.
 
-        After `timeout` (default: `shutdown_timeout`) it stops waiting for listeners, gives their queues back unfinished
-        so that another member gets the messages, leaves, and raises ShutdownTimedOut. It has no effect before the
-        start, on a second call, and in a forked child, because the parent still consumes.
-        Raises IllegalState in a listener, because it would wait for this listener; ParameterInvalid if `timeout` is not
-        a timedelta, and then the consumer keeps running.
+        After `timeout` (default: `shutdown_timeout`), the consumer stops waiting for listeners, gives their queues back
+        unfinished so that another member gets the messages, leaves the group, and raises ShutdownTimedOut. The call has
+        no effect before the start, on a second call, and in a forked child, because the parent still consumes. Raises
+        IllegalState in a listener, because the call would wait for this listener. Raises ParameterInvalid if `timeout`
+        is not a timedelta; the consumer then keeps running.
         """
         _TIMEOUT.check("timeout", timeout)
         strategy = self._strategy

@@ -27,7 +27,7 @@ class PushConsumerConfig(ConsumerConfig):
     message_model: Annotated[
         MessageModel,
         one_of(MessageModel),
-        "CLUSTERING shares the messages among the members; with BROADCASTING each member gets all.",
+        "CLUSTERING shares the messages among the members; with BROADCASTING each member gets all messages.",
     ] = MessageModel.CLUSTERING
     local_offset_directory: Annotated[
         str | Path | None,
@@ -76,7 +76,7 @@ class PushConsumerConfig(ConsumerConfig):
     suspend_current_queue_time: Annotated[
         timedelta,
         duration(timedelta(milliseconds=10), timedelta(seconds=30)),
-        "The pause of a queue when an orderly listener requests one.",
+        "The pause of a queue when an orderly listener requests a pause.",
     ] = timedelta(seconds=1)
     queue_lock_expiry: Annotated[
         timedelta,

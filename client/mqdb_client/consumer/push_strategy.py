@@ -102,7 +102,7 @@ class Consumption:
 class PushStrategy(ConsumerStrategy):
     """The strategy of one push consumer.
 
-    It owns the threads that call the listener and, in broadcasting, the offset file.
+    The strategy owns the threads that call the listener and, in broadcasting, the offset file.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class PushStrategy(ConsumerStrategy):
         return ConsumeConcurrently(config.group, consumption.listener, self._instances, **options)
 
     def _blocking_listener(self) -> Callable[..., Any]:
-        """The listener for a thread that waits until it returns, with a context."""
+        """The listener as a function with a context, for a thread that waits until the listener returns."""
         listener = self._consumption.with_context
         return listener if self._loop_calls is None else self._loop_calls.blocking(listener)
 
@@ -214,7 +214,7 @@ class PushStrategy(ConsumerStrategy):
         self.consume.start()
 
     def begin(self) -> None:
-        """Have the listener called."""
+        """Begin to call the listener."""
         self.consume.threads.begin()
 
     def close(self, seconds: float | None) -> None:
@@ -226,7 +226,10 @@ class PushStrategy(ConsumerStrategy):
     # -- reading -------------------------------------------------------------------------------
 
     def topics(self, filters: Mapping[str, MessageFilter]) -> Mapping[str, MessageFilter]:
-        """In clustering also the retry topic of the group. Raises what `retry_filter` raises."""
+        """The filters by topic; in clustering, also for the retry topic of the group.
+
+        Raises the errors of `retry_filter`.
+        """
         if self._local_offsets is not None:
             return filters
         return {**filters, retry_topic(self._config.group): retry_filter(filters)}
@@ -261,7 +264,7 @@ class PushStrategy(ConsumerStrategy):
     # -- requests by people ----------------------------------------------------------------------
 
     def describe(self) -> dict[str, Any]:
-        """The calls of the listener that have not returned, among other things."""
+        """The state for `AnswersRequests.describe`, with the calls of the listener that have not returned."""
         return {
             "message_model": self._config.message_model.value,
             "consume_thread_nums": self.consume.threads.thread_nums,

@@ -39,9 +39,9 @@ class AnswersRequests(Protocol):
     def describe(self) -> dict[str, Any]:
         """The status of the consumer, as JSON types.
 
-        `state`; `queues`, a list with `queue`, `next_offset`, `in_hand` and other facts about each; `listeners`, a list
-        of the calls that have not returned, with `thread`, `seconds`, `queue`, `queue_offset`, `messages` and `stack`.
-        Other numbers and strings are shown unchanged.
+        The keys are `state`; `queues`, a list with `queue`, `next_offset`, `in_hand` and other facts about each queue;
+        and `listeners`, a list of the calls that have not returned, with `thread`, `seconds`, `queue`, `queue_offset`,
+        `messages` and `stack`. Other numbers and strings are shown unchanged.
         """
 
     def consume_directly(self, message: ReceivedMessage) -> ConsumeMessageDirectlyResult:
@@ -57,7 +57,7 @@ class Asked(Protocol):
     outage: Outage
 
     def connect(self) -> Connection:
-        """A connection in AUTOCOMMIT, as a context manager."""
+        """A connection in AUTOCOMMIT mode, as a context manager."""
 
     def on_request(self, callback: "Callback[frozenset[str] | None]") -> CallbackHandle:
         """Call `callback` when there may be a request."""
@@ -68,7 +68,7 @@ Answer: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 class RequestAnswers:
-    """The answers of one consumer to one broker. Started once, then stopped once."""
+    """The answers of one consumer to one broker. The answers are started once, then stopped once."""
 
     def __init__(self, instance: Asked, group: str, consumer: AnswersRequests) -> None:
         self._instance = instance
@@ -120,7 +120,7 @@ class RequestAnswers:
                 retry_seconds = _RETRY_SECONDS
 
     def _begin_all(self) -> bool:
-        """Start the waiting requests; True if all were started, False if no slot was left."""
+        """Start the waiting requests. Returns True if all were started, and False if no slot was left."""
         slots = self._instance.request_slots
         while slots.acquire(blocking=False):
             begun = False

@@ -42,7 +42,7 @@ class AssignedQueue(ProcessQueue):
         may_pull: Callable[[MessageQueue], bool],
         moved: Callable[["AssignedQueue"], None] = lambda _: None,
     ) -> None:
-        """`auto_commit` allows commits of everything that is done; without it, only agreed positions are committed.
+        """`auto_commit` allows commits of all done messages. Without it, only agreed positions are committed.
 
         `moved` is called after a pull has advanced, perhaps past messages that did not match.
         """
@@ -61,7 +61,7 @@ class AssignedQueue(ProcessQueue):
         return self._is_moved
 
     def has_room(self) -> bool:
-        """Whether to pull now. The pulling thread asks before each pull, so no pull is under way."""
+        """Whether to pull the queue now. The pulling thread calls this before each pull, so no pull is under way."""
         with self._moving:
             if self._is_dropped:
                 return False
@@ -69,7 +69,7 @@ class AssignedQueue(ProcessQueue):
         return self._may_pull(self.queue) and super().has_room()
 
     def put(self, messages: list[ReceivedMessage], next_offset: int, segment: int) -> bool:
-        """Add pulled messages, like a process queue. Also returns False for a pull that was overtaken by a seek."""
+        """Add pulled messages, like a process queue. Also returns False if a seek has made the pull outdated."""
         with self._moving:
             is_put = not self._is_moved and super().put(messages, next_offset, segment)
         if is_put:
@@ -77,7 +77,10 @@ class AssignedQueue(ProcessQueue):
         return is_put
 
     def seek(self, offset: int) -> None:
-        """Continue at an offset; drop messages in hand and pulls under way. No message of the queue may be running."""
+        """Continue the queue at an offset, and drop messages in hand and pulls under way.
+
+        No message of the queue may be running.
+        """
         with self._moving, self._lock:
             self._is_moved = True
             self._unstarted.clear()
@@ -100,7 +103,7 @@ class AssignedQueue(ProcessQueue):
 
     @property
     def reached(self) -> Reached:
-        """The user's progress, now or when the queue was dropped."""
+        """The user's progress: the current progress or, in a dropped queue, the progress when it was dropped."""
         with self._lock:
             return Reached(self._behind_handed(), self._handed and proof(*self._handed), self.newest)
 
@@ -131,7 +134,7 @@ class AssignedQueue(ProcessQueue):
         return next(islice(self._in_hand, self._running, None), self._next_offset)
 
     def agree_on(self, offset: int) -> OwnedQueue:
-        """Allow the commit of this offset, until there is newer progress."""
+        """Allow the commit of this offset, until newer progress is allowed."""
         with self._lock:
             self._agreed = (offset, 0)
             return OwnedQueue(self.queue_key, self._epoch, offset, 0, self.history)

@@ -23,13 +23,13 @@ class LitePullConsumerConfig(ConsumerConfig):
     pull_batch_size: Annotated[
         int,
         whole(1, 1_024),
-        "The maximum number of messages that a poll returns. An answer of the broker may contain more, for the next "
-        "polls.",
+        "The maximum number of messages that a poll returns. A pull may return more messages, which are "
+        "kept for the next polls.",
     ] = 10
     poll_timeout: Annotated[timedelta, POLL_TIMEOUT, "The maximum time that a poll waits for messages."] = timedelta(
         seconds=5
     )
-    auto_commit: Annotated[bool, FLAG, "Commit messages that polls have returned at regular intervals."] = True
+    auto_commit: Annotated[bool, FLAG, "Commit, at regular intervals, the messages that polls have returned."] = True
     auto_commit_interval: Annotated[
         timedelta, duration(MIN_AUTO_COMMIT_INTERVAL), "The time between two automatic commits."
     ] = timedelta(seconds=5)
@@ -40,5 +40,7 @@ class LitePullConsumerConfig(ConsumerConfig):
         int, whole(1, 65_535), "A queue is not pulled while the offsets of its messages in hand are farther apart."
     ] = 2_000
     topic_metadata_check_interval: Annotated[
-        timedelta, DURATION, "The time between checks for new queues of topics that have a listener for this."
+        timedelta,
+        DURATION,
+        "The time between checks for new queues, for topics that have a listener for changes of their queues.",
     ] = timedelta(seconds=30)

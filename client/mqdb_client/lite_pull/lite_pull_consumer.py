@@ -58,7 +58,9 @@ class _Running:
         self.watch = watch
 
     def leave(self, group: str, *, is_listening: bool, timeout: timedelta) -> None:
-        """Leave the group. With `is_listening` the caller is a topic listener, so this does not wait for it.
+        """Leave the group.
+
+        With `is_listening`, the caller is a topic listener, so this does not wait for that listener.
 
         Raises ShutdownTimedOut.
         """
@@ -80,14 +82,15 @@ class _Running:
 class LitePullConsumer:
     """A consumer that polls for messages and decides when they are done.
 
-    It either subscribes to topics and shares their queues with the other members of its group, or is assigned queues
-    and reads them regardless of other members. Messages are read ahead, up to the limits; messages of a queue are
-    returned in order. The caller handles failures: there is no retry topic and no dead letter queue.
+    The consumer either subscribes to topics and shares their queues with the other members of its group, or is assigned
+    queues and reads them regardless of other members. Messages are read ahead, up to the limits; messages of a queue
+    are returned in order. The caller handles failures: there is no retry topic and no dead letter queue.
 
     With `auto_commit` a poll, or the next message of an iteration, marks the previously returned messages as done, so
     poll in only one thread. Offsets of done messages are committed every `auto_commit_interval`, when rebalance takes a
     queue away, and at shutdown. The messages of the last poll are redelivered after a crash or a shutdown, but not
-    after a `with` block that ends without an error, nor after `commit`. Without `auto_commit` only `commit` commits.
+    after a `with` block that ends without an error, nor after `commit`. Without `auto_commit`, offsets are committed
+    only by `commit`.
 
     A consumer with assigned queues cannot commit a queue while a member of the group owns it. A consumer waits for
     topics and queues that do not exist yet. If the settings name several brokers, a broker that is down is added when
@@ -121,12 +124,12 @@ class LitePullConsumer:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has been started and not shut down."""
+        """Whether the consumer has been started and not shut down."""
         return self._state is _State.RUNNING
 
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
-        """The queues that were assigned, by the user or so far by rebalance, in order."""
+        """The queues assigned by the user, or by rebalance so far, in order."""
         if self._is_member:
             return self._running.members.assignment if self._running else ()
         return tuple(sorted(self._chosen or ()))
@@ -139,7 +142,7 @@ class LitePullConsumer:
         """Share the queues of a topic with the group; read messages with a tag in `TagA || TagB`, or all with `*`.
 
         For a condition on properties, pass `MessageSelector.by_sql("a > 1")`. A second call for a topic replaces the
-        first. All members of a group have to subscribe to the same topics with the same filters. To change
+        first call. All members of a group have to subscribe to the same topics with the same filters. To change
         subscriptions while other members run, announce a `version` above theirs, first in one member and then in the
         others. Make the first subscription before the start.
         Raises NameInvalid, TagExpressionInvalid, ParameterInvalid; IllegalState after `assign`; while the consumer

@@ -19,7 +19,7 @@ from mqdb_client.consumer.queues.process_queue import ProcessQueue
 
 
 class ConsumeInLoop(ConsumeConcurrently):
-    """The tasks of one consumer, `thread_nums` at once."""
+    """The tasks of one consumer, up to `thread_nums` at once."""
 
     _is_asynchronous: ClassVar[bool] = True
 

@@ -1,15 +1,15 @@
 """Orderly consumption: threads pass the messages of each queue to the listener, one call after the other.
 
 A thread keeps a queue until the queue is empty or has to pause, or for 60 s if other queues wait. A failed message is
-retried before all messages behind it. Without `max_reconsume_times` it is retried for ever; otherwise it goes to the
-dead letter queue after this number of retries, and its queue continues.
+retried before all messages behind it. Without `max_reconsume_times`, the message is retried forever; otherwise it goes
+to the dead letter queue after that number of retries, and its queue continues.
 
-The lease of a queue ends if its lock in the broker was not renewed in time. No listener is started after that, because
-another member may be about to take the queue.
+The lease of a queue ends if its lock in the broker was not renewed in time. No listener is called after the end of the
+lease, because another member may be about to take the queue.
 
-Without auto_commit consumed messages are kept until a COMMIT. They do not count as running, because the COMMIT may
-never come: if a queue is dropped between two calls, it is handed over without a COMMIT, and these messages are
-redelivered. But a running call is waited for, and its COMMIT covers all kept messages. RocketMQ:
+Without auto_commit, consumed messages are kept until the listener returns COMMIT. Kept messages do not count as
+running, because the COMMIT may never come: if a queue is dropped between two calls, it is handed over without a COMMIT,
+and these messages are redelivered. But a running call is waited for, and its COMMIT covers all kept messages. RocketMQ:
 ConsumeMessageOrderlyService, which ignores a COMMIT once the queue is dropped.
 """
 
@@ -84,7 +84,7 @@ class ConsumeOrderly:
         clock: Clock | None = None,
         tasks: WaitedTasks | None = None,
     ) -> None:
-        """`host`, the client id, is recorded in failures. With `max_reconsume_times` None, retries never end.
+        """`host`, the client id, is recorded in failures. If `max_reconsume_times` is None, retries never end.
 
         `tasks` are the tasks in which an asynchronous listener runs, while a thread waits for each of them.
 
@@ -129,7 +129,7 @@ class ConsumeOrderly:
             self._serve(lane)
 
     def _serve(self, lane: LinedQueue) -> None:
-        """Consume a queue for as long as this thread may have it."""
+        """Consume a queue for as long as this thread may keep the queue."""
         slice_ends = time.monotonic() + self._slice_seconds
         while True:
             process_queue = lane.turn()
@@ -155,7 +155,7 @@ class ConsumeOrderly:
                 return
 
     def _consume(self, lane: LinedQueue, messages: list[ReceivedMessage]) -> timedelta | None:
-        """Consume messages; returns how long their queue pauses afterwards, or None if it continues."""
+        """Consume messages; returns how long their queue pauses afterwards, or None if the queue continues."""
         process_queue = lane.process_queue
         call = self.calls.begin(process_queue, messages)
         try:
@@ -195,7 +195,7 @@ class ConsumeOrderly:
         return None
 
     def _ask(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> OrderlyVerdict:
-        """Call the listener. A requested suspension is not logged; an unintended failure is."""
+        """Call the listener. A requested suspension is not logged; an unintended failure is logged."""
         observed = self._hooks.begin(process_queue.queue, messages)
         context = ConsumeOrderlyContext(process_queue.queue) if self._takes_context else None
         started_at = time.monotonic()

@@ -1,6 +1,6 @@
 """Consume service: the threads that pass messages of process queues to the listener, and the meaning of its answer.
 
-There is one per consumer, for all brokers: `consume_concurrently`, `consume_orderly` or `consume_exactly_once`.
+A consumer has one service for all brokers: `consume_concurrently`, `consume_orderly` or `consume_exactly_once`.
 RocketMQ: ConsumeMessageService.
 """
 
@@ -20,7 +20,7 @@ logger: Final = logging.getLogger(__name__)
 
 
 class ConsumeService(Protocol):
-    """The service that calls the listener of one consumer. Started once, then stopped once."""
+    """The service that calls the listener of one consumer. The service is started once, then stopped once."""
 
     #: The calls of the listener that have not returned.
     calls: RunningCalls
@@ -32,7 +32,7 @@ class ConsumeService(Protocol):
     def start(self) -> None:
         """Start the threads. The listener is not called before `threads.begin`.
 
-        Raises an error if a thread cannot start; `stop` ends those that did.
+        Raises an error if a thread cannot start; `stop` ends the threads that did start.
         """
 
     def submit(self, process_queue: ProcessQueue, count: int) -> None:
@@ -41,7 +41,7 @@ class ConsumeService(Protocol):
     def stop(self, seconds: float | None) -> int:
         """End the threads when their listeners return; returns the number of threads that still run after `seconds`.
 
-        Also works if the service was not started, or only in part.
+        Also works if the service was not started, or was started only in part.
         """
 
 
@@ -53,7 +53,7 @@ def abandon(
     *,
     are_in_hand: bool = True,
 ) -> None:
-    """Drop a queue after an error that no listener raised: an internal error, or one in the user's logging handler.
+    """Drop a queue after an error that no listener raised: an internal error, or an error of a logging handler.
 
     The thread continues, and the broker redelivers the messages to the next owner, usually this member.
     """

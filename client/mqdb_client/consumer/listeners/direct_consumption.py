@@ -54,7 +54,7 @@ _RESULTS: Final[dict[str | None, DirectResult]] = {
 
 @dataclass(frozen=True, slots=True)
 class ConsumeMessageDirectlyResult:
-    """The listener's result for the message. All strings can be stored in the database."""
+    """The listener's result for the message. All strings in the result can be stored in the database."""
 
     result: DirectResult
     #: The exception, or an answer that is not a status, as text; otherwise "".

@@ -1,6 +1,6 @@
 """Exactly-once listener: it is called in a transaction, and its answer decides whether the transaction commits.
 
-Failed messages are sent back in a transaction of their own, which also commits the offset.
+Failed messages are sent back in a separate transaction, which also commits the offset.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ _COLLISIONS: Final = frozenset({"40001", "40P01"})
 
 
 class End(Enum):
-    """The end of a transaction."""
+    """The outcome of a transaction."""
 
     COMMITTED = auto()
     #: Rolled back for a reason given by the listener.
@@ -110,7 +110,7 @@ class ExactlyOnceListener:
         clock: Clock,
         loop_calls: LoopCalls | None = None,
     ) -> None:
-        """An asynchronous listener has its transactions in the loop of `loop_calls`.
+        """The transactions of an asynchronous listener run in the loop of `loop_calls`.
 
         Raises ParameterInvalid for a listener that does not take these arguments.
         """
@@ -133,7 +133,10 @@ class ExactlyOnceListener:
         self._transactions.close()
 
     def attempt(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> ConsumeAttempt:
-        """Call the listener in a transaction, and commit this together with the offset if the answer is success."""
+        """Call the listener in a transaction.
+
+        If the answer is success, commit the transaction together with the offset.
+        """
         try:
             return self._transactions.run(lambda: self._attempt(process_queue, messages))
         except LoopClosed as error:  # before or during the attempt
@@ -220,7 +223,7 @@ class ExactlyOnceListener:
     def _call(
         self, connection: Connection, process_queue: ProcessQueue, messages: list[ReceivedMessage]
     ) -> ConsumeAttempt:
-        """Call the listener. A failure that it requests is not logged; an unintended one is."""
+        """Call the listener. A failure that the listener requests is not logged; an unintended failure is logged."""
         context = self._make_context(process_queue.queue)
         task = None if self._loop_calls is None else asyncio.current_task()
         call = self._calls.begin(process_queue, messages, task)
@@ -267,7 +270,7 @@ class ExactlyOnceListener:
     def _rolled_back(
         self, connection: Connection, messages: list[ReceivedMessage], attempt: ConsumeAttempt
     ) -> ConsumeAttempt:
-        """The attempt, marked with whether its error comes from the listener."""
+        """The attempt, with the reason for its rollback: a lost connection, a collision, or the listener."""
         if is_lost(connection):
             return attempt._replace(end=End.UNREACHED)
         if attempt.error is not None and not _COLLISIONS.isdisjoint(_sqlstates(attempt.error)):
@@ -280,7 +283,7 @@ class ExactlyOnceListener:
 def _sqlstates(error: BaseException) -> Iterator[str]:
     """The SQLSTATEs of an error and of the errors that led to it.
 
-    SQLAlchemy raises a DBAPIError from the driver's error, and a listener may raise its own error from that.
+    SQLAlchemy raises a DBAPIError from the driver's error, and a listener may raise its own error from the DBAPIError.
     """
     for each in chain_of(error):
         sqlstate = attribute_of(each, "sqlstate")
@@ -289,7 +292,7 @@ def _sqlstates(error: BaseException) -> Iterator[str]:
 
 
 def _check_context(context: Context) -> None:
-    """Raise ParameterInvalid if the context asks for something that is impossible in a transaction."""
+    """Raise ParameterInvalid if the context requests something that is impossible in a transaction."""
     if isinstance(context, ConsumeOrderlyContext):
         if not context.auto_commit:
             raise ParameterInvalid("auto_commit", False, "a transaction cannot wait for the COMMIT of a later call")

@@ -1,7 +1,7 @@
 """Listener answer: checks by a function's code whether it can return an answer.
 
-Returning None requests redelivery, so a listener without a `return` would fail each message until it is dead. Such a
-function is refused at registration.
+Returning None requests redelivery, so a listener without a `return` would fail each message until it becomes a dead
+letter. Such a function is refused at registration.
 """
 
 import dis
@@ -16,21 +16,24 @@ _GENERATORS: Final = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
 
 def require_answer(listener: Callable[..., Any], success: str) -> None:
-    """Raise ParameterInvalid for a function that can only return None; `success` is what it should return.
+    """Raise ParameterInvalid for a function that can only return None; `success` is the return value to suggest.
 
     Lambdas, bound methods, partials and other callables are accepted, and so are functions that never return.
     """
     if not isinstance(listener, FunctionType) or listener.__name__ == "<lambda>":
         return
     if listener.__code__.co_flags & _GENERATORS:
-        raise ParameterInvalid("listener", listener, f"is a generator; call what consumes, and return {success}")
+        raise ParameterInvalid("listener", listener, f"is a generator; write a plain function, and return {success}")
     if _only_returns_none(listener.__code__) and not _is_said_not_to_return(listener):
-        reason = f"never returns a status, and None means that all comes again; end it with: return {success}"
+        reason = f"never returns a status, and None causes redelivery; end it with: return {success}"
         raise ParameterInvalid("listener", listener, reason)
 
 
 def _only_returns_none(code: CodeType) -> bool:
-    """Whether the code has returns, and all of them return the constant None. Unreachable code is not compiled."""
+    """Whether the code has return instructions, and all of them return the constant None.
+
+    Unreachable code is not compiled.
+    """
     returns = []
     before: dis.Instruction | None = None
     for instruction in dis.get_instructions(code):

@@ -1,7 +1,7 @@
 """Listener transactions: the connections of exactly-once listeners, each with a transaction.
 
-They are configured like an application's own connections, because they run the application's statements: planning and
-preparing are not tuned for mqdb. But the listener cannot commit.
+These connections are configured like an application's own connections, because they run the application's statements:
+planning and preparing are not tuned for mqdb. But the listener cannot commit.
 """
 
 import asyncio
@@ -38,11 +38,12 @@ _PREPARE_THRESHOLD: Final = 5
 class ListenerTransactions:
     """The listener transactions of one consumer on one broker. Thread-safe.
 
-    With an asynchronous listener they run in the loop of `loop_calls`, and begin and end inside calls of `run`.
+    With an asynchronous listener, the transactions run in the loop of `loop_calls`, and begin and end inside calls of
+    `run`.
     """
 
     def __init__(self, instance: ClientInstance, loop_calls: LoopCalls | None = None) -> None:
-        """Raises ImportError for `loop_calls` without greenlet."""
+        """Raises ImportError if `loop_calls` is given but greenlet is not installed."""
         self._instance = instance
         self._loop_calls = loop_calls
         # No limit here: each thread that calls the listener needs a connection.
@@ -65,7 +66,7 @@ class ListenerTransactions:
         self._losses = instance.on_group_change(lambda group: self._dispose() if group is None else None)
 
     def run(self, work: Callable[[], T]) -> T:
-        """Run work that begins transactions: in the loop if there is one, while this thread waits."""
+        """Run work that begins transactions; if there is a loop, the work runs there while this thread waits."""
         return work() if self._loop_calls is None else self._loop_calls.run(partial(greenlet_spawn, work))
 
     def blocking(self, listener: Callable[..., Any]) -> Callable[..., Any]:
@@ -106,7 +107,7 @@ class ListenerTransactions:
             _roll_back(connection, is_reusable=self._engine.pool is pool)
 
     def _note_history(self, connection: Connection) -> None:
-        """Read the history in a separate transaction, because the listener may set the isolation level of its own."""
+        """Read the history in a separate transaction, because the listener may set an isolation level in its own."""
         if self._instance.pool_dsn is None and history_on(connection) is None:
             with translated(self._instance.target), in_time(connection):
                 note_history(connection, histories.find(connection))

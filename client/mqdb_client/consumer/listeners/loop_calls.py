@@ -26,7 +26,7 @@ class LoopClosed(Exception):
 
 
 class LoopCalls:
-    """The calls of one client in one loop. Any thread except the loop's may make them."""
+    """The calls of one client in one loop. Any thread except the loop's may make calls."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -38,7 +38,7 @@ class LoopCalls:
         return self._loop.is_closed()
 
     def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run the coroutine that `make` creates, both in the loop, and wait for it.
+        """Create a coroutine with `make` and run it, both in the loop, and wait for its end.
 
         Raises the errors of the coroutine, and LoopClosed.
         """
@@ -74,12 +74,12 @@ class LoopCalls:
             return False
 
     def cancel(self) -> None:
-        """Cancel the calls that still run; call it in their loop."""
+        """Cancel the calls that are still running; must be called in their loop."""
         for task in list(self.tasks.values()):
             task.cancel()
 
     async def _ended(self, make: Callable[[], Coroutine[Any, Any, T]], thread_id: int) -> Callable[[], T]:
-        """Run the coroutine. The returned function returns its result, or raises its error, in the thread."""
+        """Run the coroutine. Call the returned function in the thread for the result or the error."""
         task = asyncio.current_task()
         assert task is not None
         self.tasks[thread_id] = task

@@ -1,4 +1,4 @@
-"""Loop tasks: the tasks of an event loop that call an asynchronous listener, like worker threads for a plain listener.
+"""Loop tasks: the tasks of an event loop that call an asynchronous listener, as worker threads call a plain listener.
 
 A task that ends starts the next one in the loop. Other threads only announce new messages, with one call to the loop
 for all messages added since the previous call.
@@ -25,7 +25,7 @@ _AFTER_CANCEL_SECONDS: Final = 0.1
 
 
 class LoopTasks:
-    """The tasks of one consumer in one loop. They are started once, then stopped once."""
+    """The tasks of one consumer in one loop. The tasks are started once, then stopped once."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, take: Callable[[], Work | None], thread_nums: int) -> None:
         """`take` is called in the loop and returns the next work, or None if nothing is waiting."""
@@ -44,7 +44,7 @@ class LoopTasks:
         """Do nothing, because no threads have to be started."""
 
     def begin(self) -> None:
-        """Let the tasks work."""
+        """Let the tasks begin to work."""
         self._may_work = True
         self.wake()
 
@@ -85,7 +85,7 @@ class LoopTasks:
             return self._running
 
     def cancel(self) -> None:
-        """Cancel the tasks that still run; call it in their loop."""
+        """Cancel the tasks that are still running; must be called in their loop."""
         for task in self._tasks:
             task.cancel()
 

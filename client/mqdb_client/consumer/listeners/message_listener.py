@@ -1,7 +1,7 @@
 """Message listener: the function that a user writes to consume messages, and its answers.
 
-A listener is called with messages of one queue, in ascending order. If it takes a second argument it gets a context,
-through which it can add details to its answer.
+A listener is called with messages of one queue, in ascending order. A listener that takes a second argument gets a
+context, through which it can add details to its answer.
 
 RocketMQ: MessageListenerConcurrently, MessageListenerOrderly, and their statuses and contexts.
 """
@@ -115,7 +115,7 @@ _REQUESTS: Final = {
 def asked(group: str, context: ConsumeConcurrentlyContext | ConsumeOrderlyContext, name: str) -> Any:
     """An option that a listener has set in its context.
 
-    If it is invalid, this is logged and the default is returned.
+    An invalid value is logged, and the default is returned.
     """
     value, rule = _plain(getattr(context, name)), _REQUESTS[name]
     if rule.allows(value):
@@ -181,9 +181,9 @@ def takes_context(listener: Callable[..., Any], plain: int = 1, *, is_asynchrono
     or the reverse.
     """
     if any(map(inspect.iscoroutinefunction, (listener, type(listener).__call__))) is not is_asynchronous:
-        reason = "is asynchronous; give it to an AsyncPushConsumer, or a function that returns when they are consumed"
+        reason = "is asynchronous; pass it to an AsyncPushConsumer, or write a function without async"
         if is_asynchronous:
-            reason = "is not a coroutine function; write async def, or give it to a PushConsumer"
+            reason = "is not a coroutine function; write async def, or pass it to a PushConsumer"
         raise ParameterInvalid("listener", listener, reason)
     arguments = "messages, connection" if plain == 2 else "messages"
     reason = f"must take ({arguments}) or ({arguments}, context)"

@@ -5,8 +5,8 @@
                 │              ▼          └─────▶ put_back: to the end of the line
                 └────────── pause: it waits for a moment, in a thread shared by all pauses
 
-A queue is in exactly one of these places, so two threads never have it, and no thread waits for a particular queue.
-RocketMQ: MessageQueueLock, and the executors of ConsumeMessageOrderlyService.
+A queue is in exactly one of these places, so two threads never have the same queue, and no thread waits for a
+particular queue. RocketMQ: MessageQueueLock, and the executors of ConsumeMessageOrderlyService.
 """
 
 import heapq
@@ -21,7 +21,7 @@ from mqdb_client.consumer.queues.process_queue import ProcessQueue
 
 
 class LinedQueue:
-    """A queue in the line. Only the thread that got it from `next` may use it."""
+    """A queue in the line. Only the thread that got the queue from `next` may use it."""
 
     __slots__ = ("_newest", "has_news", "is_out", "kept", "process_queue")
 
@@ -34,12 +34,12 @@ class LinedQueue:
         self._newest = process_queue
 
     def announce(self, process_queue: ProcessQueue) -> None:
-        """Note that a process queue has messages. If the queue was lost in between, it is a new process queue."""
+        """Note that a process queue has messages. After a loss of the queue, this is a new process queue."""
         self._newest = process_queue
         self.has_news = True
 
     def turn(self) -> ProcessQueue:
-        """The process queue to take messages from now. Only later announcements count as new."""
+        """The process queue from which to take messages now. Only messages announced after this call count as new."""
         self.has_news = False
         if self.process_queue is not self._newest:
             self.process_queue, self.kept = self._newest, []
@@ -66,7 +66,7 @@ class QueueLine:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, if it was started. Queues that pause stay in the line."""
+        """End the thread, if it was started. Pausing queues stay in the line."""
         with self._pauses_changed:
             self._is_stopping = True
             self._pauses_changed.notify()
@@ -100,7 +100,7 @@ class QueueLine:
 
     @property
     def is_nudged(self) -> bool:
-        """Whether a `next` has to return without a queue: a thread with a queue should put it back and call `next`."""
+        """Whether a `next` has to return without a queue: threads should put back their queues and call `next`."""
         return self._nudges > 0
 
     def leave(self, lane: LinedQueue) -> bool:

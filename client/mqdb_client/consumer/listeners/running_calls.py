@@ -60,8 +60,8 @@ class RunningCalls:
     """The running calls of one consumer. Any thread may use it.
 
     Calls share no lock. The interpreter would occasionally suspend a thread that holds such a lock; the other threads
-    would queue for it, and from then on switch at each message. The set methods used here are atomic: no thread switch
-    divides them.
+    would queue for the lock, and from then on switch at each message. The set methods used here are atomic: no thread
+    switch divides them.
     """
 
     def __init__(self, tasks: "Mapping[int, asyncio.Task[Any]] | None" = None) -> None:
@@ -81,12 +81,12 @@ class RunningCalls:
         return call
 
     def end(self, call: RunningCall) -> bool:
-        """Note that a call has returned; False if it was given up, or has ended before."""
+        """Note that a call has returned. Returns False if the call was given up, or had already ended."""
         self._calls.discard(call)
         return call.claim.acquire(blocking=False)
 
     def give_up(self, seconds: float) -> list[RunningCall]:
-        """Give up the calls that have been running for longer."""
+        """Give up the calls that have been running for longer than `seconds`."""
         latest = time.monotonic() - seconds
         calls = self._calls.copy()
         overdue = [call for call in calls if call.started_at <= latest and call.claim.acquire(blocking=False)]

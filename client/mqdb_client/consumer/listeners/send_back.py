@@ -7,8 +7,9 @@
 A broker that hangs does not delay messages of other brokers.
 
 A message counts as running until its copy for the retry is stored, so the group's offset never passes a message that
-could be lost. If the broker refuses a message, RocketMQ sends it to the retry topic as a new message; here that would
-be the same database. RocketMQ: ConsumeMessageConcurrentlyService.processConsumeResult.
+could be lost. If the broker refuses a message, RocketMQ's client sends it to the retry topic as a new message; mqdb
+does not, because the new message would go to the same database. RocketMQ:
+ConsumeMessageConcurrentlyService.processConsumeResult.
 """
 
 import heapq
@@ -66,8 +67,8 @@ class _Failed(NamedTuple):
 class SendBackThread:
     """The thread of one consumer for one broker.
 
-    `send_back` sends requests back to the broker, all or none. `retry` gets messages that this process has to consume
-    again, and `tick` is called every `tick_seconds`.
+    `send_back` sends all given requests to the broker, or none of them. `retry` gets messages that this process has to
+    consume again, and `tick` is called every `tick_seconds`.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class SendBackThread:
             self._thread.join()
 
     def put(self, process_queue: ProcessQueue, messages: list[ReceivedMessage], failure: Failure, retry: Retry) -> None:
-        """Take failed messages, which were taken from a process queue."""
+        """Accept failed messages that were taken from a process queue."""
         self._arrivals.put(_Failed(process_queue, messages, failure, retry))
 
     def _run(self) -> None:
@@ -192,7 +193,7 @@ class SendBackThread:
 def seen_by_hooks(
     group: str, messages: Sequence[ReceivedMessage], failure: Failure
 ) -> AbstractContextManager[OperationContext | None]:
-    """A context in which messages that failed in one call of the listener are sent back."""
+    """A context manager for sending back the messages that failed in one call of the listener."""
     if operations.is_empty:
         return operations.around(ClientOperation.SEND_BACK, group, failure.host)
     ids, broker_name = [message.message_id for message in messages], messages[0].queue.broker_name

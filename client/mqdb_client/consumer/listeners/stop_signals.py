@@ -11,11 +11,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def on_stop_signal(request_stop: Callable[[], None]) -> Iterator[None]:
-    """Call `request_stop` at the first signal; a second signal has its previous effect.
+    """Call `request_stop` at the first signal; a second signal has its original effect.
 
     A second Ctrl-C ends the process silently, and does not raise KeyboardInterrupt.
     `request_stop` runs between any two instructions of the main thread, so it must take no lock. Outside the main
-    thread signals cannot be handled, and this has no effect.
+    thread, signals cannot be handled, and this call has no effect.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -13,8 +13,8 @@ from mqdb_client.consumer.queues.process_queue import ProcessQueue
 class TokenLine:
     """A thread-safe line: first in, first out.
 
-    It takes no lock. Two threads that act at the same moment may wake one thread too many, which goes back to sleep,
-    but never too few.
+    The line takes no lock. Two threads that act at the same moment may wake one thread too many, which goes back to
+    sleep, but never too few.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class TokenLine:
         self._is_calling = False
 
     def put(self, process_queue: ProcessQueue | None, count: int = 1) -> None:
-        """Add `count` tokens for a process queue. None makes one thread return immediately."""
+        """Add `count` tokens for a process queue. With None as the process queue, one thread returns immediately."""
         self._tokens.extend([process_queue] * count)
         self._call()
 

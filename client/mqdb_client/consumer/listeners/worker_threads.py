@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 
 class WorkerThreads:
-    """The threads of one consumer that call its listener. Started once, then stopped once.
+    """The threads of one consumer that call its listener. The threads are started once, then stopped once.
 
-    `work` waits for some work and does it. It must not raise, and must return when nudged. `nudge` makes one waiting
-    `work` return immediately.
+    `work` waits for some work and does it. `work` must not raise, and must return when nudged. `nudge` makes one
+    waiting `work` return immediately.
     """
 
     def __init__(self, name: str, work: Callable[[], None], nudge: Callable[[], None], thread_nums: int) -> None:
@@ -31,12 +31,12 @@ class WorkerThreads:
     def start(self) -> None:
         """Start the threads, which wait for `begin`.
 
-        Raises an error if a thread cannot start; `stop` ends those that did.
+        Raises an error if a thread cannot start; `stop` ends the threads that did start.
         """
         self.resize(self.thread_nums)
 
     def begin(self) -> None:
-        """Let the threads work."""
+        """Let the threads begin to work."""
         self._may_work.set()
 
     def resize(self, thread_nums: int) -> None:
@@ -90,7 +90,7 @@ class WorkerThreads:
             self._work()
 
     def _is_one_too_many(self) -> bool:
-        """Whether this thread is surplus and has to end; if so, it is no longer counted."""
+        """Whether this thread is surplus and has to end; if so, the thread is no longer counted."""
         with self._guard:
             is_one_too_many = len(self._threads) > self.thread_nums
             if is_one_too_many:

@@ -1,7 +1,8 @@
 """Exactly-once offset store: offsets that were already committed by the listeners' transactions.
 
-It wraps another store, and differs only in reading and writing offsets. Every few seconds, and when a queue is taken,
-the offsets that transactions have committed are merged into the queue's row, which others read.
+The store wraps another store, and differs from that store only in reading and writing offsets. Every few seconds, and
+when a queue is taken, the offsets that transactions have committed are merged into the queue's row, which other
+sessions read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,21 +25,21 @@ class ExactlyOnceOffsetStore:
 
     @property
     def lease(self) -> Lease | None:
-        """The lease of the other store."""
+        """The lease of the wrapped store."""
         return self._store.lease
 
     def take(
         self, connection: Connection, wanted: Mapping[int, MessageQueue], start: StartingPoint, *, force: bool
     ) -> list[OwnedQueue]:
-        """Take free queues by the other store, except queues in which a transaction is being committed."""
+        """Take free queues through the wrapped store, except queues in which a transaction is being committed."""
         return self._store.take(connection, wanted, start, force=force)
 
     def take_again(self, connection: Connection, held: Mapping[int, MessageQueue]) -> list[OwnedQueue]:
-        """Take held queues again, by the other store."""
+        """Retake held queues through the wrapped store."""
         return self._store.take_again(connection, held)
 
     def epochs(self, connection: Connection) -> dict[int, int]:
-        """The epochs of this member's queues, from the other store."""
+        """The epochs of this member's queues, from the wrapped store."""
         return self._store.epochs(connection)
 
     def commit(self, connection: Connection, owned: Sequence[OwnedQueue]) -> list[OwnedQueue]:
@@ -46,14 +47,14 @@ class ExactlyOnceOffsetStore:
         return exactly_once.commit_offsets(connection, self._group, owned)
 
     def correct(self, connection: Connection, owned: OwnedQueue) -> bool:
-        """Store another, possibly lower, offset by the other store; False if the queue was lost."""
+        """Store another, possibly lower, offset through the wrapped store; returns False if the queue was lost."""
         correct = self._store.correct
         return exactly_once.correct_offset(connection, self._group, owned.queue_key, lambda: correct(connection, owned))
 
     def renew(self, connection: Connection, owned: Sequence[OwnedQueue]) -> set[int]:
-        """Renew the lease by the other store; returns the keys of the queues that are still this member's."""
+        """Renew the lease through the wrapped store; returns the keys of the queues that this member still owns."""
         return self._store.renew(connection, owned)
 
     def release(self, connection: Connection, owned: Sequence[OwnedQueue]) -> None:
-        """Give queues back by the other store."""
+        """Give queues back through the wrapped store."""
         self._store.release(connection, owned)

@@ -52,7 +52,7 @@ class LocalFileOffsetStore:
     ) -> list[OwnedQueue]:
         """Take all wanted queues, which are always free.
 
-        Their first offsets are stored immediately, so that a crash cannot change them.
+        The first offsets of these queues are stored immediately, so that a crash cannot change them.
         """
         history = histories.find(connection)
         created_at = topics_created_at(connection, list(wanted))
@@ -92,7 +92,7 @@ class LocalFileOffsetStore:
         return ahead if ahead and not self._prove_and_put(connection, ahead) else []
 
     def correct(self, connection: Connection, owned: OwnedQueue) -> bool:
-        """Store another offset, which may be lower than the stored one."""
+        """Store another offset, which may be lower than the stored offset."""
         return self._prove_and_put(connection, [owned])
 
     def renew(self, connection: Connection, owned: Sequence[OwnedQueue]) -> set[int]:
@@ -100,7 +100,7 @@ class LocalFileOffsetStore:
         return {queue.queue_key for queue in owned}
 
     def release(self, connection: Connection, owned: Sequence[OwnedQueue]) -> None:
-        """Forget the queues. No other member waits for them."""
+        """Forget the queues. No other member waits for the queues."""
         for queue in owned:
             del self._held[queue.queue_key]
 
@@ -125,7 +125,7 @@ class LocalFileOffsetStore:
         return known.position
 
     def _prove_and_put(self, connection: Connection, owned: Sequence[OwnedQueue]) -> bool:
-        """Store offsets with their proofs. Returns False if the log has another history by now."""
+        """Store offsets with their proofs. Returns False if the log now has another history."""
         found = prove(connection, {each.queue_key: each.next_offset for each in owned}, owned[0].history)
         if found is None:
             return False

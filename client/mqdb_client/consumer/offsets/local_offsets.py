@@ -1,4 +1,4 @@
-"""The offset file of a broadcasting consumer, which records on its own machine how far it has read each queue.
+"""The offset file of a broadcasting consumer: it records, on the consumer's machine, the progress in each queue.
 
     <home>/offsets/<address>@<instance name>/<group>/
         offsets.json         the current state
@@ -7,8 +7,8 @@
         offsets.lock         held by the consumer; the kernel frees it when its process ends
 
 One of the first two files is always complete, even if the process is killed or the power fails. Two consumers that
-share a file would each skip what the other has read, so the second one is refused.
-RocketMQ: LocalFileOffsetStore, OffsetSerializeWrapper.
+share a file would each skip messages that the other has read, so the second consumer is refused. RocketMQ:
+LocalFileOffsetStore, OffsetSerializeWrapper.
 """
 
 import json
@@ -36,8 +36,8 @@ FILE_NAME: Final = "offsets.json"
 class LocalOffset(NamedTuple):
     """The offset of a queue, with proofs for it and for older positions.
 
-    `topic_created_at` distinguishes a topic from an older one with the same name, also in another database. Offsets in
-    one of them are meaningless in the other.
+    `topic_created_at` distinguishes a topic from an older topic with the same name, also in another database. Offsets
+    in one topic are meaningless in the other.
     """
 
     topic_created_at: datetime
@@ -63,7 +63,7 @@ def offsets_directory(home: Path, address: str, instance_name: str, group: str) 
 
 
 class LocalOffsets:
-    """The offset file in a directory, which is created if it is missing. Thread-safe; open it first."""
+    """The offset file in a directory; the directory is created if it is missing. Thread-safe. Call `open` first."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / FILE_NAME
@@ -77,12 +77,12 @@ class LocalOffsets:
         self._is_whole = False
 
     def open(self) -> None:
-        """Lock the file and read it. Raises IllegalState while another consumer has it, OffsetsUnusable."""
+        """Lock the file and read it. Raises OffsetsUnusable, and IllegalState while another consumer uses the file."""
         try:
             _make_directory(self.path.parent)
             self._file_lock.acquire(blocking=False)
         except Timeout:
-            used = "in use by another consumer of the group on this machine; give each an instance_name of its own"
+            used = "in use by another consumer of the group on this machine; give each consumer its own instance_name"
             raise IllegalState(f"offset file {self.path}", used) from None
         except OSError as exc:
             raise OffsetsUnusable(self.path, f"cannot be locked: {exc}") from exc
@@ -111,8 +111,8 @@ class LocalOffsets:
     def put(self, changes: Offsets) -> None:
         """Store the offsets of these queues; they are on disk when this returns.
 
-        Raises OffsetsUnusable. `get` then returns the same offsets as before, and the file holds the old or the new
-        ones.
+        Raises OffsetsUnusable. After an error, `get` returns the same offsets as before, and the file holds either the
+        old or the new offsets.
         """
         with self._writing:
             offsets = {**self._offsets, **changes}

@@ -1,9 +1,9 @@
 """Locked offset store: an orderly consumer's offsets and queue locks. RocketMQ: RebalanceImpl.lock, lockAll, unlock.
 
-Each owned queue has a lock that expires. A member that seems to have died in the middle of a message may only be cut
-off. So its queue goes to another member when the lock has expired, and not when the broker considers the member dead.
-By then the member has started no listener for a while, because it treats its lock as expired earlier than the broker
-does.
+Each owned queue has a lock that expires. A member that seems to have died in the middle of a message may only be
+disconnected. So its queue goes to another member only when the lock has expired, not already when the broker considers
+the member dead. By then, the member has not called its listener for a while, because the member treats its lock as
+expired earlier than the broker does.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,12 +41,13 @@ class LockedOffsetStore(BrokerOffsetStore):
     def take_again(self, connection: Connection, held: Mapping[int, MessageQueue]) -> list[OwnedQueue]:
         """Take held queues again.
 
-        Their locks may still be valid although the broker considered this member dead, or may have expired.
+        The locks of these queues may have expired, or may still be valid although the broker considered this member
+        dead.
         """
         return self.take(connection, held, FROM_LAST_OFFSET, force=False)
 
     def renew(self, connection: Connection, owned: Sequence[OwnedQueue]) -> set[int]:
-        """Renew the locks of all queues by one UPDATE."""
+        """Renew the locks of all queues with one UPDATE."""
         return queue_locks.renew_queues(
             connection, self._group, self._client_id, owned, expiry=self.lease.broker_expiry
         )

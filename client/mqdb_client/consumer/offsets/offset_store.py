@@ -34,10 +34,10 @@ class Lease:
 
 
 class OffsetStore(Protocol):
-    """The offsets of one consumer on one broker. Each method is one request, in a transaction of its own.
+    """The offsets of one consumer on one broker.
 
-    It raises the errors of `mqdb.store.engine.translate`. After an error nothing has changed, or the next call finds
-    the change.
+    Each method sends one request, in its own transaction, and raises the errors of `mqdb.store.engine.translate`. After
+    an error, either nothing has changed, or the next call finds the change.
     """
 
     @property
@@ -47,13 +47,13 @@ class OffsetStore(Protocol):
     def take(
         self, connection: Connection, wanted: Mapping[int, MessageQueue], start: StartingPoint, *, force: bool
     ) -> list[OwnedQueue]:
-        """Take the free ones of the wanted queues, given by key; `start` is for queues without an offset.
+        """Take those of the wanted queues (a dict by key) that are free; `start` applies to queues that have no offset.
 
-        With `force` a queue is taken before its owner gives it back.
+        With `force`, queues are taken before their owners give them back.
         """
 
     def take_again(self, connection: Connection, held: Mapping[int, MessageQueue]) -> list[OwnedQueue]:
-        """Retake queues that this member believes it owns, if they are free."""
+        """Retake queues that this member has not given back, if they are free."""
 
     def epochs(self, connection: Connection) -> dict[int, int]:
         """The epochs of the queues that this member owns according to the broker."""
@@ -62,17 +62,20 @@ class OffsetStore(Protocol):
         """Store the offsets of queues; returns the queues that were lost to another owner."""
 
     def correct(self, connection: Connection, owned: OwnedQueue) -> bool:
-        """Store another offset, which may be lower than the stored one; False if the queue was lost."""
+        """Store another offset, which may be lower than the stored offset; returns False if the queue was lost."""
 
     def renew(self, connection: Connection, owned: Sequence[OwnedQueue]) -> set[int]:
-        """Renew the lease; returns the keys of the queues that are still this member's."""
+        """Renew the lease; returns the keys of the queues that this member still owns."""
 
     def release(self, connection: Connection, owned: Sequence[OwnedQueue]) -> None:
         """Give queues back, and notify the members that wait for them."""
 
 
 class BrokerOffsetStore:
-    """Rows of `consumer_offset`. An owner keeps a queue until it gives the queue back or is no longer a member."""
+    """Offsets stored in rows of `consumer_offset`.
+
+    An owner keeps a queue until it gives the queue back or is no longer a member.
+    """
 
     lease: Lease | None = None
 
@@ -83,15 +86,15 @@ class BrokerOffsetStore:
     def take(
         self, connection: Connection, wanted: Mapping[int, MessageQueue], start: StartingPoint, *, force: bool
     ) -> list[OwnedQueue]:
-        """Take free queues by one UPDATE, which raises the epoch."""
+        """Take free queues with one UPDATE, which raises their epochs."""
         return offsets.take_queues(connection, self._group, self._client_id, list(wanted), start, force=force)
 
     def take_again(self, connection: Connection, held: Mapping[int, MessageQueue]) -> list[OwnedQueue]:
-        """Take held queues again by one UPDATE, which raises the epoch."""
+        """Retake held queues with one UPDATE, which raises their epochs."""
         return offsets.take_queues(connection, self._group, self._client_id, list(held))
 
     def epochs(self, connection: Connection) -> dict[int, int]:
-        """The epochs of this member's queues, from the rows."""
+        """The epochs of this member's queues, as stored in their rows."""
         return owned_epochs(connection, self._group, self._client_id)
 
     def commit(self, connection: Connection, owned: Sequence[OwnedQueue]) -> list[OwnedQueue]:
@@ -99,7 +102,7 @@ class BrokerOffsetStore:
         return offsets.commit_offsets(connection, self._group, owned)
 
     def correct(self, connection: Connection, owned: OwnedQueue) -> bool:
-        """Store another offset, which may be lower than the stored one; False if the queue was lost."""
+        """Store another offset, which may be lower than the stored offset; returns False if the queue was lost."""
         return offsets.correct_offset(connection, self._group, owned)
 
     def renew(self, connection: Connection, owned: Sequence[OwnedQueue]) -> set[int]:

@@ -38,9 +38,10 @@ class BrokerPops:
         presence: TopicPresence,
         max_reconsume_times: int | None = None,
     ) -> None:
-        """`filters` are those of the topics that are read, and `start` is where the group starts.
+        """`filters` are the filters of the topics to read, and `start` is the point at which the group starts.
 
-        `max_reconsume_times`: retries before a message becomes a dead letter; None leaves this to the group.
+        `max_reconsume_times` is the number of retries before a message becomes a dead letter; None means the group's
+        setting.
         """
         self.instance = instance
         self.filters = filters
@@ -73,10 +74,10 @@ class BrokerPops:
             self._queues(connection)
 
     def pop(self, limit: int, invisible: timedelta, client_id: str | None = None) -> Popped:
-        """Pop up to `limit` messages. If an error occurs after some messages were popped, these are returned.
+        """Pop up to `limit` messages. If an error occurs after some messages were popped, those messages are returned.
 
-        `client_id` is their owner, if it is not this client. Raises the errors of `mqdb.broker.consumers.pop.pop`, and
-        BrokerUnavailable.
+        `client_id` is the owner of the messages, if this client is not their owner. Raises the errors of
+        `mqdb.broker.consumers.pop.pop`, and BrokerUnavailable.
         """
         messages: list[ReceivedMessage] = []
         waits: list[float] = []

@@ -1,4 +1,4 @@
-"""Consume pace: how many messages the listeners of a member consume in a tenth of a second."""
+"""Consume pace: the number of messages that the listeners of a member consume in a tenth of a second."""
 
 from typing import Final
 

@@ -12,8 +12,8 @@ class PoppedQueue(ProcessQueue):
     """A process queue without an owner in the database: its offset is never committed.
 
     `on_done` is called with messages that the listener has consumed, and `on_lost` with messages that this process will
-    no longer consume. A failed message is finished by `forget` when the broker knows of the failure. Finishing it again
-    later has no effect.
+    no longer consume. A failed message is finished by `forget` after the failure is stored in the broker. Finishing a
+    message again later has no effect.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class PoppedQueue(ProcessQueue):
         self._on_done(self.forget(messages))
 
     def forget(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
-        """Drop taken messages without consuming them; returns those that were in hand."""
+        """Drop taken messages without consuming them; returns the messages that were in hand."""
         held = [message for message in messages if self._held.get(message.queue_offset) is message]
         for message in held:
             del self._held[message.queue_offset]
@@ -54,14 +54,14 @@ class PoppedQueue(ProcessQueue):
             self._lose(messages)
 
     def retry(self, messages: list[ReceivedMessage]) -> bool:
-        """Make failed messages available again; False if the queue was dropped, and the messages are lost."""
+        """Make failed messages available again. Returns False if the queue was dropped: the messages are then lost."""
         is_retried = super().retry(messages)
         if not is_retried:
             self._lose(messages)
         return is_retried
 
     def drop(self, *, is_lost: bool = False) -> None:
-        """Stop starting messages. Messages not yet started are lost; running ones may finish."""
+        """Start no further messages. Messages not yet started are lost; running messages may finish."""
         unstarted = self.give_up()
         super().drop(is_lost=is_lost)
         self._on_lost(unstarted)

@@ -113,7 +113,7 @@ class ProcessQueue:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the queue has another owner; the results of its messages are ignored then."""
+        """Whether the queue has another owner; in that case the results of its messages are ignored."""
         return self._is_lost
 
     @property
@@ -142,9 +142,9 @@ class ProcessQueue:
     # -- pulling --------------------------------------------------------------------------------
 
     def has_room(self) -> bool:
-        """Whether to pull now.
+        """Whether to pull the queue now.
 
-        After False, `finish` notifies the owner when there is room again, unless the queue was dropped.
+        After a result of False, `finish` notifies the owner when there is room again, unless the queue was dropped.
         """
         with self._lock:
             self._is_full = not self._has_room()
@@ -156,7 +156,10 @@ class ProcessQueue:
             return PullRequest(self.queue, self.queue_key, self._next_offset, self._segments[-1][1], self.history)
 
     def put(self, messages: list[ReceivedMessage], next_offset: int, segment: int) -> bool:
-        """Add pulled messages, ascending, with the offset of the next pull. False if the queue was dropped before."""
+        """Add pulled messages, ascending, with the offset of the next pull.
+
+        Returns False if the queue was already dropped.
+        """
         with self._lock:
             if self._is_dropped:
                 return False
@@ -186,7 +189,7 @@ class ProcessQueue:
     # -- consuming ------------------------------------------------------------------------------
 
     def take(self, limit: int) -> list[ReceivedMessage]:
-        """Start up to `limit` messages, the lowest offsets first; `finish` or `fail` has to follow for each."""
+        """Start up to `limit` messages, the lowest offsets first; `finish` or `fail` has to follow for each message."""
         with self._lock:
             unstarted = self._unstarted  # empty once dropped
             messages = [unstarted.popleft() for _ in range(min(limit, len(unstarted)))]
@@ -221,14 +224,14 @@ class ProcessQueue:
             self.owner.on_progress(self)
 
     def finish_failed(self, messages: list[ReceivedMessage]) -> None:
-        """Mark failed messages that were not retried as done. Also works if the queue was dropped."""
+        """Mark failed messages as done instead of retrying them. Also works if the queue was dropped."""
         with self._lock:
             self._position = None
             for message in messages:
                 self._body_bytes -= self._in_hand.pop(message._queue_offset)
 
     def retry(self, messages: list[ReceivedMessage]) -> bool:
-        """Make failed messages available again, before all others. False if the queue was dropped before."""
+        """Make failed messages available again, before all others. Returns False if the queue was already dropped."""
         with self._lock:
             if not self._is_dropped:
                 self._unstarted.extendleft(reversed(messages))
@@ -237,7 +240,7 @@ class ProcessQueue:
     # -- owning ---------------------------------------------------------------------------------
 
     def drop(self, *, is_lost: bool = False) -> None:
-        """Stop starting and adding messages. Running messages may finish; in a lost queue this has no effect."""
+        """Start and add no further messages. Running messages may finish, which has no effect in a lost queue."""
         with self._lock:
             self._is_dropped = True
             self._is_lost |= is_lost
@@ -250,7 +253,7 @@ class ProcessQueue:
             self._epoch = epoch
 
     def position(self) -> OwnedQueue:
-        """The position that can be committed now; the same object until it changes."""
+        """The position that can be committed now; the same object until the position changes."""
         if (known := self._position) is not None:  # most queues are idle most of the time
             return known
         with self._lock:

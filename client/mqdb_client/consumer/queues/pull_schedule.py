@@ -1,8 +1,8 @@
 """Pull schedule: decides which queues are worth a pull. The pull service waits and pulls.
 
-A queue is marked when a pull may find messages: when it is new, when messages arrive, and when the last pull left some
-behind. Only taking the queue for a pull clears the mark, and this happens before the pull reads. Messages that arrive
-during a pull mark the queue again, so they are not missed.
+A queue is marked when a pull may find messages: when it is new, when messages arrive, and when the last pull left
+messages behind. Only taking the queue for a pull clears the mark, and this happens before the pull reads. Messages that
+arrive during a pull mark the queue again, so they are not missed.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,17 +19,20 @@ class PullSchedule:
         self._marked: set[int] = set()
 
     def add(self, queue_key: int) -> None:
-        """Add a queue, which is first pulled immediately."""
+        """Add a queue, marked for its first pull."""
         self._known.add(queue_key)
         self._marked.add(queue_key)
 
     def remove(self, queue_key: int) -> None:
-        """Stop pulling a queue. A pull of it may still be under way."""
+        """Stop pulling a queue. A pull of the queue may still be under way."""
         self._known.discard(queue_key)
         self._marked.discard(queue_key)
 
     def mark(self, queue_keys: Iterable[int] | None) -> bool:
-        """Mark queues in which messages may have arrived; None means all. True if any of them was not marked before."""
+        """Mark queues in which messages may have arrived; None means all queues.
+
+        Returns True if any queue was not marked before.
+        """
         fresh = (self._known if queue_keys is None else self._known.intersection(queue_keys)) - self._marked
         self._marked |= fresh
         return bool(fresh)

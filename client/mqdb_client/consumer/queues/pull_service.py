@@ -77,7 +77,7 @@ class PullService:
         deliver: Callable[[ProcessQueue, int], None],
         outage: Outage,
     ) -> None:
-        """`connect` opens a connection of a watched engine, which is kept."""
+        """`connect` opens a connection of a watched engine; the service keeps the connection."""
         self._group = group
         self._connect = connect
         self._outage = outage
@@ -131,13 +131,13 @@ class PullService:
                 self._schedule.remove(process_queue.queue_key)
 
     def on_arrival(self, queue_keys: Iterable[int] | None) -> None:
-        """Pull these queues, or all with None, because messages may have arrived."""
+        """Pull these queues, or all queues if None is given, because messages may have arrived."""
         with self._wake:
             if self._schedule.mark(queue_keys):
                 self._wake.notify()
 
     def hurry(self) -> None:
-        """Do not wait any longer after an error: the broker is back."""
+        """End the wait after an error, because the broker is back."""
         with self._wake:
             self._is_hurried = True
             self._wake.notify()
@@ -147,7 +147,7 @@ class PullService:
         self._is_suspended = True
 
     def resume(self) -> None:
-        """Pull again."""
+        """Pull again after `suspend`."""
         with self._wake:
             self._is_suspended = False
             self._wake.notify()
@@ -336,7 +336,7 @@ class PullService:
             raise BrokerUnavailable(target_of(connection), ANOTHER_HISTORY)
 
     def _leave_out(self, error: MessageMissing) -> None:
-        """Exclude a queue from pulls until the next poll, so that the others do not wait for it."""
+        """Exclude a queue from pulls until the next poll, so that the other queues do not wait for it."""
         if error.queue_key not in self._missing:
             self._missing.add(error.queue_key)
             held = self._queues.get(error.queue_key)
@@ -347,7 +347,7 @@ class PullService:
         return {"group": self._group, "reason": str(error)}
 
     def _take_over(self, process_queue: ProcessQueue, result: PullResult, message_filter: MessageFilter | None) -> bool:
-        """Deliver the messages that a pull has found in one queue; True if there are more behind them."""
+        """Deliver the messages that a pull has found in one queue; returns True if more messages are behind them."""
         if result.status is PullStatus.OFFSET_ILLEGAL:
             process_queue.drop()
             if process_queue.owner is not None:
@@ -366,9 +366,9 @@ class PullService:
 
 
 def _chunks(asked: Iterable[_Asked]) -> Iterator[list[_Asked]]:
-    """Split queues into chunks that are pulled together: few, and close to each other in the log.
+    """Split queues into chunks that are pulled together: a chunk has few queues, close to each other in the log.
 
-    A pull opens all segments from the queue that is furthest behind to the one that is furthest ahead.
+    A pull opens all segments from the queue that is furthest behind to the queue that is furthest ahead.
     """
     chunk: list[_Asked] = []
     for each in sorted(asked, key=lambda each: each.request.segment):

@@ -1,11 +1,11 @@
 """Queue ownership: the queues that this member owns, from taking them to giving them back.
 
-A queue is taken when it is free. It is given back after it was dropped and has settled. Its offset is committed first,
-so the next owner gets no message twice. If another member takes it by force, or because this member was considered
-dead, the epoch rises. Our next commit notices this: the queue is then lost, and the results of its messages are
-ignored. All queues are lost when the log has another history than the one under which they were taken, because their
-offsets are meaningless there. They are taken again from the offsets committed in the new history.
-RocketMQ: RebalanceImpl.updateProcessQueueTableInRebalance, RemoteBrokerOffsetStore.
+A queue is taken when it is free. A queue is given back after it was dropped and has settled. Its offset is committed
+first, so the next owner gets no message twice. If another member takes the queue, by force or because this member was
+considered dead, the epoch rises. The next commit of this member notices this: the queue is then lost, and the results
+of its messages are ignored. All queues are lost when the log has another history than the one under which they were
+taken, because their offsets are meaningless there. The queues are then retaken at the offsets committed in the new
+history. RocketMQ: RebalanceImpl.updateProcessQueueTableInRebalance, RemoteBrokerOffsetStore.
 """
 
 import logging
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 class QueueOwnership:
     """The owned queues of one consumer. Not thread-safe: only the rebalance service uses it.
 
-    If a method raises, any change it made is also in the database, so it can be called again.
+    If a method raises, any change it made is also in the database, so the method can be called again.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class QueueOwnership:
 
     @property
     def held(self) -> list[ProcessQueue]:
-        """The process queues of all owned queues. Other threads may call it too."""
+        """The process queues of all owned queues. Other threads may call this method too."""
         return list(self._held.values())
 
     @property
@@ -79,7 +79,7 @@ class QueueOwnership:
         return [held for held in self._held.values() if not held.is_dropped]
 
     def meet(self, connection: Connection) -> list[ProcessQueue]:
-        """Drop and return the queues whose history differs from that of this connection's log. Call it first.
+        """Drop and return the queues whose history differs from that of this connection's log. Call this method first.
 
         The history is queried each time: behind a pooler, an old connection may lead to another server by now.
         """
@@ -124,7 +124,10 @@ class QueueOwnership:
         *,
         force: bool = False,
     ) -> list[ProcessQueue]:
-        """Take the free ones of the wanted queues, or all with `force`. None of them may be owned already."""
+        """Take those of the wanted queues that are free or, with `force`, all of them.
+
+        This member must not own any of them yet.
+        """
         if not wanted:
             return []
         asked_at = time.monotonic()
@@ -177,7 +180,7 @@ class QueueOwnership:
         return lost
 
     def correct(self, connection: Connection, illegal: ProcessQueue, next_offset: int) -> ProcessQueue | None:
-        """Continue at another offset, which may be lower than the committed one.
+        """Continue a queue at another offset, which may be lower than the committed offset.
 
         Returns the new process queue, or None if the queue was lost.
         """

@@ -53,11 +53,11 @@ class RebalanceTimes:
 
 
 class RebalanceService:
-    """Rebalance and commits of one consumer on one broker: the owner of its process queues.
+    """Rebalances and commits for one consumer on one broker, and owns its process queues.
 
     Its thread tells the strategy and the pull service which queues are added and which are removed.
     `is_attended` tells whether a broker process checks for dead members.
-    `on_left` is called at its end, when all queues are given back.
+    `on_left` is called at the end of the service, when all queues are given back.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class RebalanceService:
 
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
-        """The queues that are read, in order, without the group's retry queues."""
+        """The queues that this member reads, in order, without the group's retry queues."""
         return self._assignment
 
     @property
@@ -128,11 +128,11 @@ class RebalanceService:
     # -- requests by other threads ------------------------------------------------------------
 
     def balance(self) -> None:
-        """Rebalance for the first time, before the start. Raises the error if that fails."""
+        """Rebalance for the first time, before the start. If this fails, raises the error."""
         self._rebalancing.run()
 
     def start(self) -> None:
-        """Start the thread, which first rebalances if that was not done yet."""
+        """Start the thread, which first rebalances unless `balance` has done so."""
         self._committing.in_seconds(self._times.persist_interval.total_seconds())
         if self._times.renew_interval is not None:
             self._renewing.in_seconds(self._times.renew_interval.total_seconds())
@@ -144,7 +144,10 @@ class RebalanceService:
         self._ask(self._leaving)
 
     def leave(self, seconds: float | None = None) -> None:
-        """Wait until all queues are given back; after `seconds` they are given back even if listeners still run."""
+        """Wait until all queues are given back.
+
+        After `seconds`, they are given back even if listeners are still running.
+        """
         self._thread.join(seconds)
         self._is_abandoning = True
         self._wake.set()
@@ -201,7 +204,7 @@ class RebalanceService:
                 self._ownership.give_back(connection, unsettled=True)
         except MqdbError as error:
             fields = {"group": self._group, "reason": str(error)}
-            sentence = "left group %(group)s without a last commit; messages will come again: %(reason)s"
+            sentence = "left group %(group)s without a last commit; messages will be redelivered: %(reason)s"
             logger.warning(sentence, fields, extra=fields)
 
     @contextmanager

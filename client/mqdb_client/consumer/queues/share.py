@@ -35,7 +35,7 @@ _LOOK_BACK: Final = timedelta(minutes=30)
 
 @dataclass(slots=True)
 class Share:
-    """Queues by key, as of a time by the broker's clock."""
+    """Queues by key, at a given time by the broker's clock."""
 
     at: datetime
     queues: dict[int, MessageQueue] = field(default_factory=dict)
@@ -54,7 +54,10 @@ class TopicPresence:
         self._is_reported: set[str] = set()
 
     def note(self, topic: str, broker_name: str, is_there: bool) -> bool:
-        """Note whether a broker has the topic; True if any broker has it. If no broker has it, this is logged once."""
+        """Note whether a broker has the topic.
+
+        Returns True if any broker has the topic; if no broker has it, this is logged once.
+        """
         with self._guard:
             heard = self._heard.setdefault(topic, {})
             heard[broker_name] = is_there
@@ -67,7 +70,7 @@ class TopicPresence:
 
 
 class Shares:
-    """Computes the share of one member, and remembers which topics it has waited for."""
+    """Computes the share of one member, and remembers the topics for which the member has waited."""
 
     def __init__(
         self,
@@ -80,9 +83,9 @@ class Shares:
         *,
         is_member: bool = True,
     ) -> None:
-        """`start` is where the group starts in a topic that is new to it.
+        """`start` is the point at which the group starts in a topic that is new to the group.
 
-        For a reader outside the group, `start` is per queue.
+        For a reader outside the group, `start` applies to each queue separately.
         """
         self._group = group
         self._client_id = client_id
@@ -102,7 +105,7 @@ class Shares:
     def find(self, connection: Connection, topics: Iterable[str]) -> Share:
         """The member's share of these topics, as the strategy divides them among the live members of the group.
 
-        Empty while an operator has switched the group off (`consume_enable`).
+        The share is empty while an operator has switched the group off (`consume_enable`).
         """
         share = Share(server_time(connection))
         if not self._may_consume(connection):
@@ -126,7 +129,7 @@ class Shares:
         return may_consume
 
     def starting_point(self, queue: MessageQueue, share: Share) -> StartingPoint:
-        """The starting point of the group in a queue of the share, if it has no offset there."""
+        """The starting point of the group in a queue of the share, if the group has no offset in that queue."""
         if queue.topic in self._awaited:
             return FROM_FIRST_OFFSET
         since = self._since[self._looked_at(queue)]
@@ -149,7 +152,7 @@ class Shares:
             self._since.setdefault(self._looked_at(queue), share.at)
 
     def _keys_of(self, topic: str, read_queue_keys: tuple[int, ...]) -> dict[MessageQueue, int]:
-        """The keys by queue: the same objects while the topic has the same queues, because only few topics change."""
+        """The keys by queue. The objects stay the same until the queues of the topic change, which is rare."""
         known, keys = self._keys.get(topic, ((), {}))
         if known != read_queue_keys:
             keys = {MessageQueue(topic, self._broker_name, number): key for number, key in enumerate(read_queue_keys)}
