@@ -45,7 +45,7 @@ _thread: _Thread | None = None
 
 
 def look_often(look: Callable[[], None]) -> Callable[[], None]:
-    """Call `look` every 0.5 s; it must not block. Returns a function that ends this, which `look` may also call."""
+    """Call `look` every 0.5 s; it must not block. Returns a function that ends these calls; `look` may also call it."""
     global _thread
     key = object()
     with _guard:

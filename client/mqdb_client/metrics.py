@@ -33,15 +33,16 @@ _Child = TypeVar("_Child")
 class MetricsHook:
     """Measures each attempt to send, and each call of a listener. Thread-safe.
 
-    It also measures outages of all brokers that the process uses, even if it is not registered with their clients.
+    The hook also measures outages of all brokers that the process uses, even if it is not registered with their
+    clients.
     """
 
     hook_name = "metrics"
 
     def __init__(self, registry: "CollectorRegistry | None" = None) -> None:
-        """The default `registry` is the one of prometheus-client.
+        """The default `registry` is prometheus-client's own.
 
-        Raises ExtraMissing without `mqdb[metrics]`, ParameterInvalid for a registry that already has these metrics.
+        Raises ExtraMissing without `mqdb[metrics]`, and ParameterInvalid for a registry that already has these metrics.
         """
         try:
             from prometheus_client import REGISTRY, Counter, Histogram
@@ -100,7 +101,7 @@ class MetricsHook:
 
 
 class _Children(Generic[_Child]):
-    """A cache of a metric's children by labels, because looking one up in the metric costs more than observing."""
+    """A cache of a metric's children by labels, because a lookup in the metric costs more than observing a value."""
 
     def __init__(self, make: Callable[..., _Child]) -> None:
         self._make = make
@@ -117,7 +118,7 @@ class _Children(Generic[_Child]):
 def _result(context: SendMessageContext) -> str:
     """The outcome of an attempt: the status of its result, the class of its error, or ONEWAY.
 
-    The number of possible words is bounded.
+    The number of possible outcomes is bounded.
     """
     if context.error is not None:
         return type(context.error).__name__

@@ -35,7 +35,7 @@ def prepared(connect: Callable[[], Connection], *steps: Callable[[Connection], o
 
 
 def note_history(connection: Connection, history: History) -> None:
-    """Remember the history that a connection leads to, for its lifetime.
+    """Remember the history that a connection leads to, for the lifetime of the connection.
 
     Not for use behind a pooler that shares connections.
     """

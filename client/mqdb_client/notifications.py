@@ -49,7 +49,7 @@ _SERVER_KEEPALIVE: Final = {
 class Heard(NamedTuple):
     """The content of some notifications, merged.
 
-    `queue_keys` None means that messages may have arrived in any queue. `clients` are the ids of the clients with a
+    If `queue_keys` is None, messages may have arrived in any queue. `clients` are the ids of the clients with a
     request.
     """
 
@@ -87,8 +87,9 @@ def understand(payloads: Iterable[str]) -> Heard:
 class NotificationThread:
     """Listens for a client. Its thread handles the notifications and runs the duties.
 
-    It listens to arrivals while `arrivals` has callbacks, and calls them with None when it starts to. `greet` is called
-    with each new connection, and rejects it by raising. `recovered` is called after each connection except the first.
+    The thread listens to arrivals while `arrivals` has callbacks, and calls the callbacks with None when it begins to
+    listen. `greet` is called with each new connection, and rejects a connection by raising an error. `recovered` is
+    called after each connection except the first.
     """
 
     def __init__(
@@ -153,7 +154,9 @@ class NotificationThread:
         return is_connected
 
     def stop(self) -> None:
-        """Stop listening and close the connection, after the current duty. Must not be called in its own thread.
+        """Stop listening and close the connection, after the current duty.
+
+        Must not be called in the notification thread itself.
 
         Calling it twice has no effect.
         """

@@ -3,8 +3,8 @@
     pull_batch_size: Annotated[int, whole(1, 1_024)]
     auto_commit: Annotated[bool, FLAG]
 
-They are checked when a configuration is made. Without a rule a wrong type would show up late and elsewhere, or never:
-"no" counts as True, and a string that looks like an enum member does not equal any member.
+The rules are checked when a configuration is made. Without a rule, a wrong type would show up late and elsewhere, or
+never: "no" counts as True, and a string that looks like an enum member does not equal any member.
 """
 
 import inspect

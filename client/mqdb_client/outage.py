@@ -1,7 +1,7 @@
 """An outage: the time from the first failure due to a missing broker until everything that failed works again.
 
-Many threads notice it: each pull, each duty, each transaction. One WARNING is logged when it begins and one INFO when
-it ends, whatever the number of threads. Details are logged at DEBUG.
+Many threads notice an outage: each pull, each duty, each transaction. One WARNING is logged when the outage begins and
+one INFO when it ends, whatever the number of threads. Details are logged at DEBUG.
 """
 
 import logging
@@ -38,13 +38,13 @@ class Outage:
         self.timeline: int | None = None
 
     def foretell(self, reason: str) -> None:
-        """Note the reason for which connections are about to be cut, because their users do not know it."""
+        """Note why connections are about to be cut, because the users of the connections do not get the reason."""
         self._foretold = (time.monotonic(), reason)
 
     def covers(self, who: object, error: BaseException) -> bool:
         """Whether an error of `who` means that the broker is unavailable.
 
-        If so, this is logged, until `works` is called.
+        If so, `who` counts as failing until `works` is called, and the first failure is logged.
         """
         if not _is_outage(error):
             return False
@@ -66,7 +66,7 @@ class Outage:
             self._settle(who)
 
     def works(self, who: object) -> None:
-        """Note that `who` works again. This costs nothing if it has not failed."""
+        """Note that `who` works again. This costs nothing if `who` has not failed."""
         if who not in self._failing:
             return
         with self._guard:
@@ -92,7 +92,7 @@ class Outage:
             return self._seconds + (time.monotonic() - self._began if self._failing else 0.0)
 
     def _settle(self, who: object) -> float | None:
-        """Note that `who` no longer fails. If it was the last to fail, returns how long the outage lasted."""
+        """Note that `who` no longer fails. If no other user fails, returns the duration of the outage."""
         if who not in self._failing:
             return None
         self._failing.discard(who)
@@ -106,7 +106,7 @@ class Outage:
 def level_of(error: BaseException) -> int:
     """The level of a log line about an error:
 
-    DEBUG if the broker is unavailable, because its `Outage` logs that for all.
+    DEBUG if the broker is unavailable, because the broker's `Outage` logs this once for all threads.
     """
     return logging.DEBUG if _is_outage(error) else logging.WARNING
 

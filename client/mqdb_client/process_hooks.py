@@ -1,4 +1,4 @@
-"""Hooks of all clients of the process, and the operations that they see besides sends and calls of a listener.
+"""Hooks of all clients of the process, and the operations that hooks see besides sends and calls of a listener.
 
 `register` covers existing and future producers and consumers. Without hooks a client has no overhead: its hook
 containers are empty, as if the user had registered no hooks.
@@ -54,7 +54,10 @@ class OperationContext:
 
 
 class OperationHook(Protocol):
-    """Called for the operations of all clients of the process, in the threads that do them; be quick there."""
+    """A hook for the operations of all clients of the process.
+
+    It runs in the thread of the operation, so it must be quick.
+    """
 
     #: Its name in the log.
     hook_name: str
@@ -78,7 +81,7 @@ class HookContainer(Protocol):
     """The hooks of one client."""
 
     def adopt(self, hook: OperationHook) -> None:
-        """Add a hook. Raises ParameterInvalid if it lacks a method that this client calls."""
+        """Add a hook. Raises ParameterInvalid if the hook lacks a method that this client calls."""
 
     def dismiss(self, hook: object) -> None:
         """Stop calling a hook, except for the end of operations that have begun."""
@@ -111,9 +114,9 @@ class OperationHooks:
         message_ids: Sequence[str] = (),
         messages: Sequence[ReceivedMessage] = (),
     ) -> AbstractContextManager[OperationContext | None]:
-        """A context around an operation.
+        """A context manager around an operation.
 
-        It yields the OperationContext, or None (from a shared object) if there is no hook.
+        The manager yields the OperationContext, or None (from a shared object) if there is no hook.
         """
         if self.is_empty:
             return _UNSEEN
@@ -163,7 +166,7 @@ _containers: "WeakSet[HookContainer]" = WeakSet()
 
 
 def enroll(container: HookContainer) -> None:
-    """Enroll the container of a new client: it gets the hooks of the process, now and later."""
+    """Enroll the hook container of a new client, which gets all current and later hooks of the process."""
     with _guard:
         _containers.add(container)
         for hook in _hooks:
@@ -187,7 +190,7 @@ def unregister(hook: OperationHook) -> None:
 
 
 def topic_of(messages: Sequence[ReceivedMessage]) -> str:
-    """The topic to which messages were sent, not a retry topic; "" if there are several or it is not known."""
+    """The topic to which messages were sent, not a retry topic; "" if there is not exactly one known topic."""
     try:
         topics = {message.topic for message in messages}
     except PropertiesBroken:

@@ -1,4 +1,4 @@
-"""A queue as an argument: an invalid one is refused at the call, before any lookup."""
+"""A queue as an argument: an invalid queue is refused at the call, before any lookup."""
 
 from collections.abc import Iterable
 
@@ -21,7 +21,7 @@ def check_queue(queue: object) -> None:
 
 
 def queues_of(queues: object) -> list[MessageQueue]:
-    """The queues that a caller passes in any iterable. Raises ParameterInvalid unless all are MessageQueues."""
+    """The queues that a caller passes in any iterable. Raises ParameterInvalid unless all items are MessageQueues."""
     if isinstance(queues, MessageQueue):
         raise ParameterInvalid("queues", str(queues), "is one queue; give a list")
     if isinstance(queues, str) or not isinstance(queues, Iterable):

@@ -1,7 +1,9 @@
-"""Registrations: the groups that a process has joined on one broker. They survive lost connections until it leaves.
+"""Registrations: the groups that a process has joined on one broker.
 
-Changes that cannot reach the broker now are sent once it can be reached. RocketMQ: the producer and consumer tables of
-MQClientInstance.
+Registrations survive lost connections until the process leaves the group.
+
+Changes that cannot reach the broker now are sent once the broker can be reached. RocketMQ: the producer and consumer
+tables of MQClientInstance.
 """
 
 import logging
@@ -27,7 +29,7 @@ _Key: TypeAlias = tuple[str, ClientKind]
 class Registrations:
     """The registrations of one client. Thread-safe.
 
-    `connect` makes a connection in AUTOCOMMIT, and `is_met` tells whether the broker has ever been reached.
+    `connect` makes a connection in AUTOCOMMIT mode, and `is_met` tells whether the broker has ever been reached.
     """
 
     def __init__(
@@ -59,7 +61,7 @@ class Registrations:
     def enter(self, registration: Registration, *, may_be_down: bool) -> Callable[[], None]:
         """Join a group; returns a function that undoes this.
 
-        With `may_be_down` it registers with an unreachable broker later.
+        With `may_be_down`, the client registers with an unreachable broker later.
         Raises IllegalState if this process already has a client of this kind in the group, and the errors of
         `membership.register`.
         """

@@ -11,7 +11,7 @@ from mqdb.store.topics.topics import TopicRoute, find_topic, find_topics
 class Routes:
     """The routes that a process has requested. Thread-safe; a known route costs one dict lookup.
 
-    For a topic that does not exist, the broker is asked each time. An unchanged route stays the same object.
+    For a topic that does not exist, the broker is queried each time. An unchanged route stays the same object.
     """
 
     def __init__(self, connect: Callable[[], AbstractContextManager[Connection]]) -> None:
@@ -29,7 +29,7 @@ class Routes:
             return self.ask(topic, connection)
 
     def ask(self, topic: str, connection: Connection) -> TopicRoute | None:
-        """Ask the broker for a route, and cache it."""
+        """Fetch a route from the broker, and cache it."""
         route = find_topic(connection, topic)
         if route is None:
             self.forget(topic)
@@ -44,7 +44,7 @@ class Routes:
         return route
 
     def forget(self, topic: str) -> None:
-        """Forget a doubtful route, so that the broker is asked when it is needed next."""
+        """Forget a doubtful route, so that the broker is queried when the route is needed next."""
         self._known.pop(topic, None)
 
     def clear(self) -> None:
@@ -52,7 +52,7 @@ class Routes:
         self._known.clear()
 
     def refresh(self) -> None:
-        """Ask again for all cached routes, and forget those of deleted topics."""
+        """Fetch all cached routes again, and forget the routes of deleted topics."""
         topics = list(self._known)
         if topics:
             with self._connect() as connection:

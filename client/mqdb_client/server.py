@@ -1,4 +1,4 @@
-"""A broker in this process: the same as `mqdb serve`, on a PostgreSQL of its own or on a given one."""
+"""A broker in this process: the same as `mqdb serve`, on its own PostgreSQL or on a given PostgreSQL."""
 
 from mqdb.server import Server
 

@@ -2,8 +2,8 @@
 
     pytest_plugins = ["mqdb_client.testing"]  # in conftest.py
 
-It is not registered as an entry point, because pytest would then import mqdb in every test run on a machine that has it
-installed.
+The plugin is not registered as an entry point, because pytest would then import mqdb in every test run on a machine
+where mqdb is installed.
 """
 
 import itertools
@@ -60,7 +60,7 @@ class TestBroker:
     def move_clock(self, by: timedelta) -> None:
         """Move the clock of the broker forward permanently: delayed messages and timers become due, and crons fire.
 
-        For the broker this time has passed everywhere: its services and clients count as silent for this time, until
+        For the broker, this time has passed everywhere: its services and clients count as silent for that long, until
         their next heartbeat.
 
         Raises ValueError if `by` is negative or too large, and ParameterInvalid if it is not a timedelta.
@@ -109,7 +109,7 @@ class TestBroker:
 
 
 class TestTopics:
-    """Topics and groups of one test, with unique names. They are deleted when the test ends."""
+    """Topics and groups of one test, with unique names. The topics and groups are deleted when the test ends."""
 
     __test__ = False
 
@@ -129,7 +129,7 @@ class TestTopics:
         return topic
 
     def group(self, name: str = "group") -> str:
-        """The name of a group, which starts with `name`. Its first consumer creates the group."""
+        """The name of a group, which starts with `name`. The group's first consumer creates the group."""
         self._groups.append(self._named(name))
         return self._groups[-1]
 

@@ -62,14 +62,14 @@ _Attributes = dict[str, Any]
 
 
 class MqdbInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # untyped
-    """Switches the traces of this process on and off. While they are off, clients do not know of them."""
+    """Switches the traces of this process on and off. While traces are off, clients have no tracing hook."""
 
     def instrumentation_dependencies(self) -> Collection[str]:
         """Return no packages, because mqdb itself is the traced package."""
         return ()
 
     def _instrument(self, **kwargs: Any) -> None:
-        """Switch on, with `tracer_provider` or the global provider."""
+        """Switch tracing on, with `tracer_provider` or the global provider."""
         provider: TracerProvider | None = kwargs.get("tracer_provider")
         self._tracing = Tracing(get_tracer("mqdb_client", mqdb.__version__, provider, SCHEMA_URL))
         process_hooks.register(self._tracing)
@@ -89,7 +89,9 @@ class Tracing:
     # -- sends ----------------------------------------------------------------------------------
 
     def send_message_before(self, context: SendMessageContext) -> None:
-        """Start a span for the attempt. Its context goes into each message that does not carry a context of the user.
+        """Start a span for the attempt.
+
+        The context of this span goes into each message that does not carry a context of the user.
 
         The parent is the current span of the thread that calls `send`. A retry may run in another thread.
         """
@@ -119,7 +121,7 @@ class Tracing:
     # -- calls of a listener --------------------------------------------------------------------
 
     def consume_message_before(self, context: ConsumeMessageContext) -> None:
-        """Start a span for the call, and make it current there."""
+        """Start a span for the call, and make it the current span during the call."""
         topic, messages = context.topic, context.messages
         attributes = _attributes("process", "process", topic, context.client_id, context.queue.broker_name)
         attributes["messaging.consumer.group.name"] = context.group
@@ -205,7 +207,7 @@ def _origins(messages: Sequence[ReceivedMessage]) -> tuple[Context, list[Link]]:
 
 
 def _links(contexts: Iterable[Context | None]) -> list[Link]:
-    """One link for each span; the messages of a batch share a span."""
+    """One link for each distinct span; the messages of a batch share a span."""
     spans = [get_current_span(context).get_span_context() for context in contexts if context is not None]
     return [Link(span) for span in {span.span_id: span for span in spans}.values()]
 

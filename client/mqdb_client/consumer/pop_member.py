@@ -250,7 +250,10 @@ class PopMember:
             self._pace.count(len(acks))
             if refused:
                 fields = {"group": self._group, "count": refused}
-                sentence = "acknowledged %(count)s messages of group %(group)s after their invisible time; they are redelivered"
+                sentence = (
+                    "acknowledged %(count)s messages of group %(group)s after their invisible time; they are "
+                    "redelivered"
+                )
                 logger.warning(sentence, fields, extra=fields)
             if self._is_leaving and not self.has_successor:
                 for queue in self.held:

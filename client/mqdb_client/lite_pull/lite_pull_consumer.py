@@ -145,14 +145,14 @@ class LitePullConsumer:
         first call. All members of a group have to subscribe to the same topics with the same filters. To change
         subscriptions while other members run, announce a `version` above theirs, first in one member and then in the
         others. Make the first subscription before the start.
-        Raises NameInvalid, TagExpressionInvalid, ParameterInvalid; IllegalState after `assign`; while the consumer
-        runs, SubscriptionConflict, FilterDisabled, and the errors of `start`.
+        Raises NameInvalid, TagExpressionInvalid, ParameterInvalid, and IllegalState after `assign`. While the consumer
+        is running, also raises SubscriptionConflict, FilterDisabled and the errors of `start`.
         """
         check_topic_name(topic)
         self._subscribe_to(self._subscriptions | {topic: filter_of(expression)}, version)
 
     def unsubscribe(self, topic: str, *, version: int | None = None) -> None:
-        """Stop reading a topic. It can be called while the consumer runs, like `subscribe`."""
+        """Stop reading a topic. Like `subscribe`, this method can be called while the consumer is running."""
         check_topic_name(topic)
         remaining = {each: wanted for each, wanted in self._subscriptions.items() if each != topic}
         self._subscribe_to(remaining, version)
@@ -169,7 +169,9 @@ class LitePullConsumer:
             self._is_member |= bool(subscriptions)
 
     def assign(self, queues: Iterable[MessageQueue], expression: str | MessageSelector | None = ALL_TAGS) -> None:
-        """Read exactly these queues, from the group's committed offsets. Also possible while the consumer runs.
+        """Read exactly these queues, from the group's committed offsets.
+
+        This is also possible while the consumer is running.
 
         If a queue was already assigned, its messages in hand are kept.
         Raises TagExpressionInvalid, NameInvalid; ParameterInvalid for an item that is not a queue, and for a queue of a
@@ -210,7 +212,7 @@ class LitePullConsumer:
         """Call `listener(topic, queues)` when the queues of a topic have changed.
 
         The queues are checked every `topic_metadata_check_interval`, in a separate thread. A topic has one listener: a
-        second call replaces the first. Raises NameInvalid, ParameterInvalid.
+        second call replaces the first listener. Raises NameInvalid, ParameterInvalid.
         """
         check_topic_name(topic)
         _TOPIC_LISTENER.check("listener", listener)
@@ -225,7 +227,7 @@ class LitePullConsumer:
         """Wait for messages and return up to `pull_batch_size`; [] after `timeout` (default: `poll_timeout`).
 
         Also returns [] if another thread shuts the consumer down during the poll. Raises ParameterInvalid, and
-        IllegalState if the consumer does not run.
+        IllegalState if the consumer is not running.
         """
         seconds = self._poll_seconds(timeout)
         return self._require_running().strategy.poll(self._config.pull_batch_size, seconds)
@@ -245,7 +247,7 @@ class LitePullConsumer:
         """Stop returning messages of these queues until `resume`, even messages in hand.
 
         Queues that are not assigned are ignored, and a queue that rebalance moves away and back is no longer paused.
-        Raises ParameterInvalid for items that are not queues, IllegalState if the consumer does not run.
+        Raises ParameterInvalid for items that are not queues, and IllegalState if the consumer is not running.
         """
         given = queues_of(queues)
         self._require_running().buffer.pause(given)
@@ -284,7 +286,7 @@ class LitePullConsumer:
         running.seek(queue, place.queue_key, place.ends(queue).max_offset)
 
     def offset_for_timestamp(self, queue: MessageQueue, time: datetime) -> int:
-        """The offset of the first message stored at `time` or later; the max offset without such a message.
+        """The offset of the first message stored at `time` or later; the max offset if there is no such message.
 
         Raises ParameterInvalid for a time without a time zone, and the errors of `committed`.
         """
@@ -293,11 +295,11 @@ class LitePullConsumer:
             return search_offset(connection, queue_key, time)
 
     def committed(self, queue: MessageQueue) -> int | None:
-        """The group's committed offset in any queue, as stored in its broker; None if nothing is committed.
+        """The group's committed offset in any queue, as stored in the queue's broker; None if no offset is committed.
 
         Raises ParameterInvalid for an argument that is not a queue, and for a queue of a broker that is not in the
-        settings; RouteNotFound, QueueNotFound; BrokerUnavailable and its subclasses; IllegalState if the consumer does
-        not run.
+        settings; RouteNotFound, QueueNotFound; BrokerUnavailable and its subclasses; IllegalState if the consumer is
+        not running.
         """
         instance, queue_key = self._require_running().topics.place(queue)
         with instance.connect() as connection:
@@ -306,12 +308,11 @@ class LitePullConsumer:
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Commit all messages that polls have returned, or the given next offsets, before returning.
 
-        An offset may be lower than the stored one; an automatic commit replaces it once polls are beyond it. If polls
-        have returned nothing since the last commit, this has no effect.
-        Raises QueueLost if another member has taken a queue, or if another database has replaced the queue's broker;
-        QueueOwned if the queue was assigned and a member owns it; ParameterInvalid for an invalid queue or offset;
-        IllegalState for a queue that is not assigned; BrokerUnavailable and its subclasses. Even then all other offsets
-        are committed.
+        A given offset may be lower than the stored offset; an automatic commit replaces it once polls are beyond it. If
+        polls have returned no messages since the last commit, this has no effect. Raises QueueLost if another member
+        has taken a queue, or if another database has replaced the queue's broker; QueueOwned if the queue was assigned
+        and a member owns it; ParameterInvalid for an invalid queue or offset; IllegalState for a queue that is not
+        assigned; BrokerUnavailable and its subclasses. Even if this raises an error, all other offsets are committed.
         """
         running = self._require_running()
         if offsets is not None:
@@ -330,8 +331,8 @@ class LitePullConsumer:
         """Connect and start reading. Without a subscription the consumer waits for `assign`.
 
         At least one broker must be up.
-        Raises IllegalState if it was started before, or if this process already has a consumer of the group;
-        SubscriptionConflict, FilterDisabled; ParameterInvalid like `assign`; the errors of `Cluster`.
+        Raises IllegalState if the consumer was started before, or if this process already has a consumer of the group;
+        SubscriptionConflict, FilterDisabled; ParameterInvalid like `assign`; and the errors of `Cluster`.
         """
         with self._lifecycle:
             if self._state is not _State.CREATED:
@@ -367,14 +368,17 @@ class LitePullConsumer:
     def shutdown(self) -> None:
         """Commit done messages and leave the group; a poll in another thread returns. Calling it twice has no effect.
 
-        It also has no effect in a forked child, because the parent still uses the consumer. Raises ShutdownTimedOut,
-        after leaving, if a topic listener has not returned within `shutdown_timeout`. Do not call it in a signal
-        handler: it waits for threads, which may wait for the interrupted poll.
+        The call also has no effect in a forked child, because the parent still uses the consumer. Raises
+        ShutdownTimedOut, after leaving, if a topic listener has not returned within `shutdown_timeout`. Do not call
+        this method in a signal handler: it waits for threads, which may wait for the interrupted poll.
         """
         self._leave()
 
     def _leave(self, *, is_listening: bool = False) -> None:
-        """Shut down. `is_listening` means that a topic listener calls this, so this does not wait for it."""
+        """Shut down.
+
+        `is_listening` means that a topic listener calls this method, which then does not wait for that listener.
+        """
         if self._running is not None and self._running.strategy.cluster.is_forked:
             # The consumer's threads are not in this process, and may have held the lock.
             self._lifecycle = threading.RLock()
@@ -401,7 +405,7 @@ class LitePullConsumer:
         return self
 
     def _finish(self) -> None:
-        """Mark the messages that polls have returned as done."""
+        """Mark all messages returned by polls as done."""
         if (running := self._running) is not None:
             running.buffer.acknowledge(running.buffer.handed)
 

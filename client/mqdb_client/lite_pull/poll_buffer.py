@@ -85,7 +85,7 @@ class PollBuffer:
         self._moved[assigned] = None
 
     def add(self, assigned: ProcessQueue) -> None:
-        """Read a queue from now on. It must have been made by `make_queue`."""
+        """Read a queue from now on. The process queue must have been made by `make_queue`."""
         assert isinstance(assigned, AssignedQueue)
         queue = assigned.queue
         with self._wake:
@@ -139,7 +139,7 @@ class PollBuffer:
         return None if last is None else last.reached
 
     def _is_of_another_history(self, assigned: AssignedQueue) -> bool:
-        """True if the last message that the user got from this queue was in another history."""
+        """Whether the last message that the user got from this queue belongs to another history of the log."""
         handed = self._last_handed.get(assigned.queue)
         return handed is not None and handed.history != assigned.history
 
@@ -153,7 +153,7 @@ class PollBuffer:
     # -- calls by the user -----------------------------------------------------------------------
 
     def poll(self, limit: int, seconds: float) -> list[ReceivedMessage]:
-        """Return up to `limit` messages, or [] after `seconds` and when the buffer is closed.
+        """Return up to `limit` messages; [] after `seconds`, or when the buffer is closed.
 
         First marks the previously returned messages as done.
         """
@@ -171,7 +171,7 @@ class PollBuffer:
     def take(self, limit: int, wake: Callable[[], None]) -> list[ReceivedMessage] | None:
         """The messages that a waiting poll returns now.
 
-        Returns None if there are no messages yet. In this case `wake` is called once when there may be some, in any
+        Returns None if there are no messages yet. In this case `wake` is called once when there may be messages, in any
         thread, with the lock held.
         """
         with self._wake:
@@ -193,7 +193,7 @@ class PollBuffer:
             return tuple(self._handed)
 
     def acknowledge(self, done: Sequence[Handed]) -> None:
-        """Mark messages that polls returned as done. Calling it twice has no effect."""
+        """Mark messages returned by polls as done. Calling it twice has no effect."""
         with self._wake:
             mine = [handed for handed in self._handed if any(handed is each for each in done)]
             self._handed = [handed for handed in self._handed if not any(handed is each for each in mine)]
@@ -207,7 +207,7 @@ class PollBuffer:
     def agree(self) -> list[Agreed]:
         """Allow the commit of all messages that polls have returned.
 
-        They do not count as done, so their queues are kept.
+        The messages do not count as done, so this member keeps their queues.
         """
         with self._wake:
             moved = (assigned for assigned in list(self._moved) if self._current.get(assigned.queue) is assigned)
@@ -239,8 +239,8 @@ class PollBuffer:
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Make polls return the messages of a queue from an offset on.
 
-        Raises IllegalState if the queue is not assigned, and once QueueLost if the log's history has changed since
-        polls last returned messages from the queue.
+        Raises IllegalState if the queue is not assigned. Raises QueueLost, one time only, if the log's history has
+        changed since polls last returned messages from the queue.
         """
         with self._wake:
             if queue not in self._current and queue in (self._chosen or ()):

@@ -1,8 +1,8 @@
 """The strategies of lite pull consumers: the messages go to a buffer, from which polls take them.
 
-With a subscription, the consumer joins the group, whose members share the queues. With assigned queues it does not join
-the group: it reads the queues independently of the members, and commits only if no member owns the queue.
-RocketMQ: DefaultLitePullConsumerImpl.
+With a subscription, the consumer joins the group, whose members share the queues. With assigned queues, the consumer
+does not join the group: it reads the queues independently of the members, and commits an offset only if no member owns
+the queue. RocketMQ: DefaultLitePullConsumerImpl.
 """
 
 import threading
@@ -47,9 +47,12 @@ def _pulled(config: LitePullConsumerConfig) -> int:
 
 
 class _CommitConnection:
-    """A connection for the user's commits, kept while they follow in quick succession. Thread-safe, one user at a time.
+    """A connection for the user's commits, kept while commits follow in quick succession.
 
-    Taking one from the pool for each commit would cost more (docs/decisions/0051-commits-of-polls-are-appended.md).
+    Thread-safe; one thread uses the connection at a time.
+
+    Taking a connection from the pool for each commit would cost more
+    (docs/decisions/0051-commits-of-polls-are-appended.md).
     """
 
     def __init__(self, connect: Callable[[], Connection]) -> None:
@@ -63,7 +66,7 @@ class _CommitConnection:
     def use(self) -> Iterator[Connection]:
         """Use the connection.
 
-        After an error the next commit gets a new one. Raises BrokerUnavailable and its subclasses.
+        After an error, the next commit gets a new connection. Raises BrokerUnavailable and its subclasses.
         """
         with self._guard:
             if time.monotonic() - self._used_at > _KEPT_SECONDS:
@@ -91,7 +94,7 @@ class _CommitConnection:
 
 
 class SubscribedPolls(ConsumerStrategy):
-    """The strategy of a lite pull consumer that subscribes. It has the buffer, which all brokers share."""
+    """The strategy of a lite pull consumer that subscribes. The strategy has the buffer, which all brokers share."""
 
     def __init__(self, cluster: Cluster, config: LitePullConsumerConfig) -> None:
         self.cluster = cluster
@@ -135,11 +138,11 @@ class SubscribedPolls(ConsumerStrategy):
         return self.buffer.make_queue(queue, owned, limits)
 
     def on_gain(self, process_queue: ProcessQueue) -> None:
-        """Return messages of a queue from polls from now on."""
+        """Let polls return messages of a queue from now on."""
         self.buffer.add(process_queue)
 
     def on_loss(self, process_queue: ProcessQueue) -> None:
-        """Stop returning messages of a queue from polls."""
+        """Stop polls from returning messages of a queue."""
         self.buffer.remove(process_queue)
 
     def deliver(self, process_queue: ProcessQueue, count: int) -> None:
@@ -155,7 +158,7 @@ class SubscribedPolls(ConsumerStrategy):
 
     @contextmanager
     def seen(self) -> Iterator[Callable[[list[ReceivedMessage]], list[ReceivedMessage]]]:
-        """A context around a poll, which records its result for hooks."""
+        """A context manager around a poll, which records the poll's result for hooks."""
         client_id = self.cluster.instances[0].client_id
         with operations.around(ClientOperation.RECEIVE, self._config.group, client_id) as context:
 
@@ -167,9 +170,9 @@ class SubscribedPolls(ConsumerStrategy):
             yield note
 
     def commit(self, members: Members, agreed: Sequence[Agreed]) -> None:
-        """Commit on all brokers, and return when that is done. Raises the first error.
+        """Commit on all brokers, and return when that is done.
 
-        These are QueueLost, QueueOwned; BrokerUnavailable and its subclasses.
+        Raises the first error, which is a QueueLost, a QueueOwned, or a BrokerUnavailable (or a subclass).
         """
         errors: list[MqdbError] = []
         for instance in self.cluster.instances:
@@ -197,7 +200,7 @@ class SubscribedPolls(ConsumerStrategy):
 
 
 class AssignedPolls(SubscribedPolls):
-    """The strategy of a lite pull consumer with assigned queues. It is not a member of the group."""
+    """The strategy of a lite pull consumer with assigned queues. The consumer is not a member of the group."""
 
     is_member = False
 
@@ -231,15 +234,15 @@ class AssignedPolls(SubscribedPolls):
         super().close(seconds)
 
     def choose(self, queues: frozenset[MessageQueue], filters: Mapping[str, MessageFilter]) -> None:
-        """Read exactly these queues; `filters` are those of their topics. Raises FilterDisabled."""
+        """Read exactly these queues; `filters` are the filters of their topics. Raises FilterDisabled."""
         self._check(filters)
         self._queues = queues
         self.buffer.choose(queues)
 
     def _check(self, filters: Mapping[str, MessageFilter]) -> None:
-        """Check the filters, as a broker checks those of a new member.
+        """Check the filters, as a broker checks the filters of a new member.
 
-        A broker that is down is skipped unless it is the only one.
+        A broker that is down is skipped unless it is the only broker.
         """
         types = {each.expression_type for each in filters.values()}
         if types <= {ExpressionType.TAG}:

@@ -41,13 +41,13 @@ class _Committed(NamedTuple):
 
 
 class PolledOffsetStore(BrokerOffsetStore):
-    """Commits by the rebalance service and by the user, one at a time, so that neither undoes the other's.
+    """Commits by the rebalance service and by the user, one at a time, so that neither undoes a commit of the other.
 
     A commit by the user appends a row for each queue that has advanced, and the rebalance service merges these rows.
     """
 
     def __init__(self, group: str, client_id: str, buffer: PollBuffer) -> None:
-        """`buffer` knows the user's progress."""
+        """`buffer` has the user's progress."""
         super().__init__(group, client_id)
         self._buffer = buffer
         self._committing = threading.Lock()
@@ -71,17 +71,17 @@ class PolledOffsetStore(BrokerOffsetStore):
         return taken
 
     def commit(self, connection: Connection, owned: Sequence[OwnedQueue]) -> list[OwnedQueue]:
-        """Store the latest positions of queues, also lower ones; returns the queues that were lost."""
+        """Store the latest positions of queues, even if they are lower; returns the queues that were lost."""
         with self._committing:
             return self._settle(connection, [self._buffer.latest(own) for own in owned])
 
     def correct(self, connection: Connection, owned: OwnedQueue) -> bool:
-        """Store the position of a queue, even if it is lower than the committed one."""
+        """Store the position of a queue, even if it is lower than the committed position."""
         with self._committing:
             return not self._settle(connection, [owned])
 
     def commit_agreed(self, connection: Connection, agreed: Sequence[Agreed]) -> None:
-        """Commit the positions agreed on, also lower ones.
+        """Commit the agreed positions, even if they are lower.
 
         Raises QueueLost if a queue was lost; all others are committed.
         """
@@ -158,7 +158,7 @@ class UnownedOffsetStore(PolledOffsetStore):
         return taken
 
     def _begin(self, connection: Connection, new: Mapping[int, MessageQueue], start: StartingPoint) -> list[ReadQueue]:
-        """Begin in queues without an offset: at the user's offset if the log proves it, otherwise at `start`.
+        """Begin in queues without an offset: at the user's offset if the log proves this offset, otherwise at `start`.
 
         If the log has lost messages that the user has read, the reader begins at `start` or before it.
         """
@@ -180,13 +180,13 @@ class UnownedOffsetStore(PolledOffsetStore):
         return []
 
     def epochs(self, connection: Connection) -> dict[int, int]:
-        """The epochs of the takes, except of queues whose offset was reset manually."""
+        """The epochs of the taken queues, except queues whose offset was reset manually."""
         read = [ReadQueue(key, 0, 0, take.reset_at) for key, take in self._takes.items()]
         reset = reset_since(connection, self._group, read)
         return {key: take.epoch for key, take in self._takes.items() if key not in reset}
 
     def commit(self, connection: Connection, owned: Sequence[OwnedQueue]) -> list[OwnedQueue]:
-        """Commit positions of queues that no member owns; returns the lost ones.
+        """Commit positions of queues that no member owns; returns the queues that were lost.
 
         Does nothing without `auto_commit`: the user commits and gets the errors.
         """
@@ -204,9 +204,9 @@ class UnownedOffsetStore(PolledOffsetStore):
         return [own for own in owned if own.queue_key in lost_keys]
 
     def commit_agreed(self, connection: Connection, agreed: Sequence[Agreed]) -> None:
-        """Commit the positions agreed on.
+        """Commit the agreed positions.
 
-        Raises QueueOwned if a member owns a queue, QueueLost if the offset of a queue was reset manually. All other
+        Raises QueueOwned if a member owns a queue, and QueueLost if the offset of a queue was reset manually. All other
         positions are committed.
         """
         with self._committing:

@@ -31,7 +31,7 @@ class PollQueue(NamedTuple):
 
 
 class TopicQueues:
-    """Asks the brokers for queues. For an unreachable broker, the last known queues are used."""
+    """Queries the brokers for queues. For an unreachable broker, its last known queues are used."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._instances = {instance.broker_name: instance for instance in cluster.instances}

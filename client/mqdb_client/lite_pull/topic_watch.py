@@ -21,7 +21,7 @@ TopicMessageQueueChangeListener: TypeAlias = Callable[[str, tuple[MessageQueue, 
 
 
 class TopicWatch:
-    """Checks the topics that have listeners periodically. Started once, then stopped once."""
+    """Periodically checks the topics that have listeners. The watch is started once, then stopped once."""
 
     def __init__(self, group: str, find: Callable[[str], tuple[MessageQueue, ...]], interval: timedelta) -> None:
         """`find` returns the queues of a topic, and raises RouteNotFound if the topic does not exist."""
@@ -68,7 +68,7 @@ class TopicWatch:
                     self._tell(listener, topic)
 
     def _look(self, topic: str) -> bool:
-        """Check a topic. True if its queues differ from those of the last check."""
+        """Check a topic. Returns True if its queues differ from the queues at the last check."""
         known = self._known.get(topic)
         try:
             self._known[topic] = self._find(topic)

@@ -37,16 +37,17 @@ class ProducerConfig(ClientConfig):
     durability: Annotated[
         Durability | None,
         or_none(one_of(Durability)),
-        "The durability that a send waits for. None is the default of each broker (its setting `default_durability`).",
+        "The durability that a send waits for. None means the default of each broker (its setting "
+        "`default_durability`).",
     ] = None
     compression: Annotated[
         Compression | None,
         or_none(one_of(Compression)),
-        "The compression of bodies. None sends them as they are. Messages of a batch are never compressed.",
+        "The compression of bodies. None sends bodies uncompressed. Messages of a batch are never compressed.",
     ] = None
-    compress_message_body_threshold_bytes: Annotated[int, whole(1, 2**31 - 1), "Shorter bodies are not compressed."] = (
-        4_096
-    )
+    compress_message_body_threshold_bytes: Annotated[
+        int, whole(1, 2**31 - 1), "Bodies shorter than this are not compressed."
+    ] = 4_096
     max_message_size_bytes: Annotated[int, whole(1, MAX_BODY_BYTES), "The size limit of bodies before compression."] = (
         MAX_BODY_BYTES
     )

@@ -49,10 +49,10 @@ class Producer:
             producer.send(Message("orders", b"...", tag="paid", keys="order-17"), sharding_key="customer-4")
 
     Concurrent sends share statements and a connection, so threads cost little; a single send does not wait for others.
-    A send ends within its timeout: the message is stored, or an error says whether it is. The producer reconnects by
-    itself, and retries a send on a lost connection without storing it twice. If the settings name several brokers,
-    messages go to all brokers that have the topic; a broker that is down is skipped. A producer does not survive a
-    fork: the child has to start its own.
+    A send ends within its timeout: either the message is stored, or an error tells whether it is stored. The producer
+    reconnects by itself, and retries a send on a lost connection without storing it twice. If the settings name several
+    brokers, messages go to all brokers that have the topic; a broker that is down is skipped. A producer does not
+    survive a fork: the child has to start its own producer.
     """
 
     #: Whether the broker can ask this producer for the state of its group's transactions.
@@ -90,9 +90,9 @@ class Producer:
         """Connect and join the group.
 
         At least one broker must be up; the producer connects to the others when they come up.
-        Raises IllegalState if it was started before, or if this process has another producer of the group; the errors
-        of `Cluster`; CompressionUnavailable; ParameterInvalid if the broker's default durability is impossible behind a
-        pooler. After an error it can be started again.
+        Raises IllegalState if the producer was started before, or if this process has another producer of the group;
+        the errors of `Cluster`; CompressionUnavailable; ParameterInvalid if the broker's default durability is
+        impossible behind a pooler. After an error, the producer can be started again.
         """
         with self._life:
             if self._state is not ProducerState.CREATED:
@@ -122,8 +122,8 @@ class Producer:
 
         Running producers are shut down when the program exits. A second call, a call during a shutdown (for instance in
         a callback) and a call in a forked child have no effect.
-        Raises IllegalState in the callback of an async send, because it would wait for this callback. Do not call it in
-        a signal handler, which may have interrupted a send: there, set a flag or raise an exception.
+        Raises IllegalState in the callback of an async send, because the shutdown would wait for this callback. Do not
+        call `shutdown` in a signal handler, which may have interrupted a send; set a flag or raise an exception there.
         """
         if sys.is_finalizing():  # a late __del__: the threads that it would wait for are gone
             return
@@ -157,7 +157,7 @@ class Producer:
 
     @property
     def _is_forked(self) -> bool:
-        """Whether this process was forked from the one that runs the producer."""
+        """Whether this process was forked from the process that runs the producer."""
         return self._running is not None and self._running.cluster.is_forked
 
     @property
@@ -188,9 +188,9 @@ class Producer:
         """Send one message, and return when it is stored.
 
         By default messages go to the queues of their topic in turn, over all brokers. `sharding_key` chooses a queue so
-        that messages with the same key stay in order, `queue` names the queue, and `selector` returns it. Only a send
-        without a chosen queue is retried, up to `retry_times_when_send_failed` times, if possible on another broker. A
-        missing topic is created if the broker and `auto_create_topic_enable` allow it.
+        that messages with the same key stay in order, `queue` names the queue, and `selector` returns the queue. Only a
+        send without a chosen queue is retried, up to `retry_times_when_send_failed` times, if possible on another
+        broker. A missing topic is created if the broker and `auto_create_topic_enable` allow it.
 
         A message to be delivered later is stored immediately, and goes to its queue when the broker's clock reaches its
         time: never early, and only once.
@@ -228,7 +228,7 @@ class Producer:
         """Send messages of one topic together: to one queue, in order, all or none.
 
         Batches go to the queues in turn, unless `sharding_key` or `queue` chooses a queue. `split_batches` splits a
-        list of any size into batches. With `connection` the batch may contain several topics and be of any size.
+        list of any size into batches. With `connection`, the batch may contain several topics and be of any size.
         Raises the errors of `send`; ParameterInvalid for messages of several topics or an empty batch; BatchTooLarge if
         bodies and properties exceed 4 MiB; NotSupported for a retry topic, and for messages to be delivered later.
         Source: MessageBatch.generateFromList.
@@ -263,9 +263,10 @@ class Producer:
         """Send one message without waiting; the future gets the result, or the error that `send` would raise.
 
         `callback` is called with the completed future, in one of the few threads that complete the sends of this
-        producer (or in this thread if the future is already done): be quick there, and do not wait for another send. In
-        asyncio, use `mqdb_client.aio.AsyncProducer`. The send is retried up to `retry_times_when_send_async_failed`
-        times, and only if the broker could not be reached. With a chosen queue it is retried on the same broker.
+        producer (or in this thread if the future is already done), so it must be quick and must not wait for another
+        send. In asyncio, use `mqdb_client.aio.AsyncProducer`. The send is retried up to
+        `retry_times_when_send_async_failed` times, and only if the broker could not be reached. A send to a chosen
+        queue is retried on the same broker.
 
         Waits while `back_pressure_for_async_send_num` messages or `_size_bytes` are under way. Raises errors in the
         message immediately, and SendGivenUp if there is no room before the timeout.
@@ -293,7 +294,7 @@ class Producer:
         selector: MessageQueueSelector | None = None,
         selector_argument: object = None,
     ) -> None:
-        """Send one message without returning a result. It is tried once, and a failure is only logged.
+        """Send one message without returning a result. There is only one attempt, and a failure is only logged.
 
         Waits and raises like `send_async`.
         """
@@ -308,8 +309,7 @@ class Producer:
         """Send a message and wait for the reply, which a consumer creates with `create_reply_message` and sends.
 
         `timeout` covers the send and the reply. Raises RequestTimeout; the errors of `send`; IllegalState if the
-        producer is shut down while it waits.
-        Source: DefaultMQProducerImpl.request.
+        producer is shut down during the wait. Source: DefaultMQProducerImpl.request.
         """
         running = self._work()
         check_message(message, self._config.max_message_size_bytes)
@@ -327,8 +327,8 @@ class Producer:
     ) -> "Future[ReceivedMessage]":
         """Send a request without waiting for its reply. The future gets the reply, or the error.
 
-        `callback` is called with the completed future, in the thread that completes all requests of this producer: be
-        quick there.
+        `callback` is called with the completed future, in the thread that completes all requests of this producer, so
+        it must be quick.
         """
         running = self._work()
         check_message(message, self._config.max_message_size_bytes)
@@ -349,10 +349,10 @@ class Producer:
         return self._work().routes.find(topic, deadline, self._timeout_seconds).queues
 
     def outcome(self, message_id: str) -> SendResult | None:
-        """The result of a send, by the unique id of the message; None if no broker has it.
+        """The result of a send, by the unique id of the message; None if no broker has the message.
 
         After a SendOutcomeUnknown of this producer, None is final: no broker will store the message later. For other
-        ids it is not final while the send is under way. Raises ParameterInvalid if `message_id` is not a message id;
+        ids, None is not final while the send is under way. Raises ParameterInvalid if `message_id` is not a message id;
         BrokerUnavailable if a broker that may have the message does not answer within the send timeout;
         SendOutcomeUnknown if the message is not stored but may still be stored later, which cannot be ruled out behind
         a pooler.
@@ -363,7 +363,7 @@ class Producer:
         """Recall a message before its time of delivery, by the `recall_handle` of its SendResult.
 
         A recalled message is never delivered. Raises RecallHandleInvalid, TopicNotFound; BrokerUnavailable if there is
-        no answer within the send timeout. The outcome is then unknown, so call it again.
+        no answer within the send timeout. After BrokerUnavailable the outcome is unknown, so call `recall` again.
         Source: DefaultMQProducerImpl.recallMessage.
         """
         running = self._work()
@@ -380,14 +380,14 @@ class Producer:
     # -- hooks --------------------------------------------------------------------------------
 
     def register_send_message_hook(self, hook: SendMessageHook) -> None:
-        """Call `hook` before and after each attempt, starting with the next.
+        """Call `hook` before and after each attempt, starting with the next attempt.
 
         Raises ParameterInvalid if `hook` is not a hook.
         """
         self._hooks.register_send_message_hook(hook)
 
     def register_check_forbidden_hook(self, hook: CheckForbiddenHook) -> None:
-        """Let `hook` decide whether an attempt may be made, starting with the next. Raises ParameterInvalid."""
+        """Let `hook` decide whether an attempt may be made, starting with the next attempt. Raises ParameterInvalid."""
         self._hooks.register_check_forbidden_hook(hook)
 
     def _reply_seconds(self, timeout: timedelta | None) -> float:

@@ -25,7 +25,7 @@ from mqdb_client.producer.sends.sent_messages import SentMessages
 
 
 class ProducerState(StrEnum):
-    """In the words of an error about it."""
+    """The state, as worded in an error about the producer."""
 
     CREATED = "not started; call start(), or use it in a with block"
     RUNNING = "already running"
@@ -48,7 +48,10 @@ class RunningProducer:
         clock: Clock,
         sent: SentMessages,
     ) -> None:
-        """Does not connect yet. Raises ParameterInvalid for a durability that is impossible behind a pooler."""
+        """Create the parts without connecting.
+
+        Raises ParameterInvalid for a durability that is impossible behind a pooler.
+        """
         self.cluster = cluster
         #: Knows whether this is a forked child.
         self.instance = cluster.instances[0]
@@ -72,7 +75,7 @@ class RunningProducer:
         self._at_close: list[Callable[[], None]] = []
 
     def open(self) -> None:
-        """Begin to connect. Raises what `BrokerLink.open` raises."""
+        """Begin to connect. Raises the errors of `BrokerLink.open`."""
         for link in self.links.values():
             link.open()
 
@@ -103,7 +106,7 @@ class RunningProducer:
             raise IllegalState("the producer", ProducerState.SHUT_DOWN)
 
     def at_close(self, wait_for_sends: Callable[[], None]) -> None:
-        """Have `close` call `wait_for_sends` after it stops accepting sends and before it refuses appends."""
+        """Register `wait_for_sends`: `close` calls it after it stops accepting sends and before it refuses appends."""
         with self._guard:
             self._check_open()
             self._at_close.append(wait_for_sends)

@@ -74,10 +74,10 @@ class PopReceiver:
         return pops
 
     def pop(self, limit: int, invisible: timedelta) -> tuple[list[ReceivedMessage], float]:
-        """Pop up to `limit` messages from all brokers; returns them, and how many seconds to wait at most for more.
+        """Pop up to `limit` messages from all brokers; returns them, and the longest wait for more in seconds.
 
-        If an error occurs after some messages were popped, they are returned. Otherwise it is raised; BrokerUnavailable
-        if no broker answers.
+        If an error occurs after some messages were popped, these messages are returned. Otherwise the error is raised,
+        such as BrokerUnavailable if no broker answers.
         """
         messages: list[ReceivedMessage] = []
         seconds_to_next = LONGEST_WAIT_SECONDS
@@ -111,7 +111,7 @@ class PopReceiver:
 
     @contextmanager
     def woken_by(self, wake: Callable[[], None]) -> Iterator[None]:
-        """Call `wake` when there may be messages, and when the member has left. It must be quick."""
+        """Call `wake` when there may be messages, and when the member has left. `wake` must be quick."""
         self._wakers.add(wake)
         try:
             yield
@@ -147,7 +147,10 @@ class Receiving:
         self.woken_by = receiver.woken_by
 
     def pop(self) -> list[ReceivedMessage] | None:
-        """The result of the call; None if it should wait. Raises BrokerUnavailable if no broker answers in time."""
+        """The result of the call; None if the caller should wait.
+
+        Raises BrokerUnavailable if no broker answers in time.
+        """
         if self._receiver.is_left:
             return []
         messages: list[ReceivedMessage] = []
@@ -168,5 +171,5 @@ class Receiving:
         return []
 
     def give_back(self, messages: Iterable[ReceivedMessage]) -> None:
-        """Make messages visible again that do not reach the caller. Raises BrokerUnavailable and its subclasses."""
+        """Make messages that did not reach the caller visible again. Raises BrokerUnavailable and its subclasses."""
         self._receiver.give_back(messages)

@@ -34,7 +34,8 @@ class SimpleConsumerConfig(ClientConfig):
     invisible_duration: Annotated[
         timedelta,
         INVISIBLE,
-        "The time for which received messages stay invisible to other members, unless `receive` gives another time.",
+        "The time for which received messages stay invisible to other members, unless another time is passed to "
+        "`receive`.",
     ] = timedelta(seconds=60)
     consume_from_where: StartOption = ConsumeFromWhere.LAST_OFFSET
     consume_timestamp: StartTimeOption = None

@@ -1,4 +1,4 @@
-"""The simple consumer: receive messages and acknowledge each. RocketMQ 5: SimpleConsumer."""
+"""The simple consumer: receive messages and acknowledge each message. RocketMQ 5: SimpleConsumer."""
 
 import threading
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ from mqdb_client.simple.simple_config import (
 
 
 class SimpleConsumer:
-    """A consumer for pools of workers: it receives messages from any queue of its topics and acknowledges each.
+    """A consumer for pools of workers: it receives messages from any queue of its topics and acknowledges each message.
 
         with SimpleConsumer("workers") as consumer:
             for message in consumer.receive(10, timedelta(minutes=5)):
@@ -36,13 +36,13 @@ class SimpleConsumer:
 
     No member owns a queue, so a topic with one queue can have many workers, and a slow worker does not delay the
     others. A received message is invisible to the group until it is acknowledged or its invisible time has passed. If
-    the time passes first, the message is redelivered with `delivery_attempt` raised by one. After the group's maximum
-    number of deliveries it goes to the dead letter queue instead. Messages arrive in no particular order, unless the
-    group has `consume_message_orderly`: a queue then returns its next messages only after the previous ones are
-    acknowledged.
+    the invisible time passes first, the message is redelivered with `delivery_attempt` raised by one. After the group's
+    maximum number of deliveries, the message goes to the dead letter queue instead. Messages arrive in no particular
+    order, unless the group has `consume_message_orderly`: a queue then returns its next messages only after the
+    previous messages are acknowledged.
 
     The group has to use the consume mode pop, as a new group does: `mqdb group set workers --consume-mode pop`.
-    It is thread-safe. If the settings name several brokers, the consumer reads all of them.
+    A SimpleConsumer is thread-safe. If the settings name several brokers, the consumer reads all of them.
     """
 
     @configured_by(SimpleConsumerConfig)
@@ -65,14 +65,14 @@ class SimpleConsumer:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has been started and not shut down."""
+        """Whether the consumer has been started and not shut down."""
         return self._running is not None
 
     def subscribe(self, topic: str, expression: str | MessageSelector | None = ALL_TAGS) -> None:
         """Receive the messages of a topic with one of the tags in `TagA || TagB`; all messages with `*`.
 
         For a condition on properties, pass `MessageSelector.by_sql("a > 1")`. All members of a group have to use the
-        same filter for a topic. Call it before the start.
+        same filter for a topic. Call `subscribe` before the start.
         Raises NameInvalid, TagExpressionInvalid, ParameterInvalid; IllegalState after the start.
         """
         check_topic_name(topic)
@@ -89,8 +89,8 @@ class SimpleConsumer:
         """Receive up to `max_messages` as soon as there are any; [] after `timeout` (default: `await_duration`).
 
         The messages are invisible to the rest of the group for `invisible_for` (default: `invisible_duration`). Also
-        returns [] if another thread shuts the consumer down. Raises ParameterInvalid, and IllegalState if the consumer
-        does not run; BrokerUnavailable if no broker answers.
+        returns [] if another thread shuts the consumer down. Raises ParameterInvalid, IllegalState if the consumer is
+        not running, and BrokerUnavailable if no broker answers.
         """
         receiving = self._begin_receive(max_messages, invisible_for, timeout)
         woken = threading.Event()
@@ -114,8 +114,8 @@ class SimpleConsumer:
         """Acknowledge messages, so that they are not redelivered; one statement per broker.
 
         An acknowledged message can be acknowledged again during its invisible time. Raises ReceiptHandleInvalid if the
-        time of some messages has passed, after acknowledging the others; ParameterInvalid for a message that was not
-        received from such a consumer; BrokerUnavailable; IllegalState if the consumer does not run.
+        invisible time of some messages has passed, after acknowledging the others; ParameterInvalid for a message that
+        was not received from a SimpleConsumer; BrokerUnavailable; IllegalState if the consumer is not running.
         """
         given = [messages] if isinstance(messages, ReceivedMessage) else list(messages)
         running = self._require_running()
@@ -128,10 +128,10 @@ class SimpleConsumer:
             raise ReceiptHandleInvalid(tuple(refused))
 
     def change_invisible(self, message: ReceivedMessage, invisible_for: timedelta) -> None:
-        """Have a message redelivered `invisible_for` from now: later if the work takes longer, sooner if it failed.
+        """Set the time from now after which a message is redelivered: later if work takes longer, sooner if it failed.
 
-        The message gets a new receipt handle. With 0 it is redelivered immediately. Raises ReceiptHandleInvalid if its
-        time has passed or it is acknowledged, and the errors of `ack`.
+        The message gets a new receipt handle. With 0 it is redelivered immediately. Raises ReceiptHandleInvalid if the
+        message's invisible time has passed or the message is acknowledged, and the errors of `ack`.
         """
         INVISIBLE_FROM_NOW.check("invisible_for", invisible_for)
         running = self._require_running()
@@ -143,7 +143,7 @@ class SimpleConsumer:
         message.popped(changed)
 
     def forward_to_dlq(self, message: ReceivedMessage, error: BaseException | str) -> None:
-        """Append a message to the group's dead letter queue, with the reason; it is not redelivered.
+        """Append a message to the group's dead letter queue, with the reason; the message is not redelivered.
 
         Raises the errors of `ack`.
         """
@@ -163,8 +163,8 @@ class SimpleConsumer:
     def start(self) -> None:
         """Connect and join the group. At least one broker must be up.
 
-        Raises IllegalState if it was started before, has no subscription, or if this process already has a consumer of
-        the group; ConsumeModeConflict, SubscriptionConflict, FilterDisabled; the errors of `Cluster`.
+        Raises IllegalState if the consumer was started before or has no subscription, or if this process already has a
+        consumer of the group; ConsumeModeConflict, SubscriptionConflict, FilterDisabled; the errors of `Cluster`.
         """
         with self._lifecycle:
             if self._state != "not started":

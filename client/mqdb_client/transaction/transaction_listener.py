@@ -20,7 +20,10 @@ _NONE: Final[Mapping[str, str]] = {}
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class PreparedMessage(Message):
-    """A stored message that is delivered when its transaction commits. Its consumers see the same `message_id`."""
+    """A stored message that is delivered when its transaction commits.
+
+    Consumers of the message see the same `message_id`.
+    """
 
     message_id: str
 
@@ -51,7 +54,8 @@ class TransactionListener(Protocol):
     def check_local_transaction(self, message: ReceivedMessage) -> LocalTransactionState | None:
         """Return the state of a local transaction, which may have run in another process of the group.
 
-        Called in a thread of the producer, one per broker. Return UNKNOWN while the transaction is still running.
+        This is called in a thread of the producer; each broker has one such thread. Return UNKNOWN while the
+        transaction is still running.
         """
 
 
@@ -60,7 +64,7 @@ Check: TypeAlias = Callable[[ReceivedMessage], LocalTransactionState | None]
 
 
 class TwoCallables:
-    """Two functions as a listener, or two coroutine functions as an asynchronous listener."""
+    """Wraps two functions as a listener, or two coroutine functions as an asynchronous listener."""
 
     def __init__(self, execute: Callable[..., Any], check: Callable[..., Any]) -> None:
         self.execute_local_transaction = execute
@@ -82,7 +86,7 @@ def listener_of(
     """The given listener, or a listener made of two callables.
 
     Raises ParameterInvalid if neither or both are given, if a callable is a coroutine function but must not be, or the
-    reverse, and if it does not take the arguments of its call.
+    reverse, and if a callable does not take the arguments of its call.
     """
     given: _Listener | TwoCallables
     if listener is not None and execute is None and check is None:
@@ -99,7 +103,7 @@ def listener_of(
         if any(map(inspect.iscoroutinefunction, (method, type(method).__call__))) is not is_asynchronous:
             reason = "is a coroutine function, which only an AsyncTransactionProducer can call"
             if is_asynchronous:
-                reason = "is not a coroutine function; write async def, or give it to a TransactionProducer"
+                reason = "is not a coroutine function; write async def, or pass it to a TransactionProducer"
             raise ParameterInvalid(name, method, reason)
         takes(*arguments).check(name, method)
     return given

@@ -5,7 +5,7 @@
                      └── no outcome ──▶ the broker checks with a producer of the group, repeatedly
 
 If the local transaction runs in the broker's own database, use `Producer.send(connection=...)`, which needs no checks.
-Use the transaction producer if it runs elsewhere. RocketMQ: TransactionMQProducer.
+Use the transaction producer if the local transaction runs elsewhere. RocketMQ: TransactionMQProducer.
 """
 
 import logging
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 class TransactionSendResult(SendResult):
     """The result of sending a half message, with the state of its local transaction.
 
-    `log_pos` and `queue_offset` are those of the half message; its copy gets others.
+    `log_pos` and `queue_offset` are the positions of the half message; the copy that is delivered has other positions.
     """
 
     local_transaction_state: LocalTransactionState = field(kw_only=True)
@@ -88,24 +88,27 @@ class TransactionProducer(Producer):
         with producer:
             producer.send_in_transaction(Message("orders", b"..."), 17)
 
-    The broker may ask any process of the group about any of the group's transactions, so `check` must use a place that
-    all processes can read. It can also do everything that a Producer can.
+    The broker may check any of the group's transactions in any process of the group, so `check` must use storage that
+    all of these processes can read. A TransactionProducer can also do everything that a Producer can.
     """
 
     _checks_transactions: ClassVar[bool] = True
 
     @configured_by(TransactionProducerConfig)
     def __init__(self, config: TransactionProducerConfig) -> None:
-        """Create a producer without connecting. Give it a listener, or two functions instead.
+        """Create a producer without connecting. Pass either a listener or two functions.
 
-        Raises the errors of Producer, and ParameterInvalid without a listener.
+        Raises the errors of Producer, and ParameterInvalid if there is no listener.
         """
         self._listener = listener_of(config.listener, config.execute_local_transaction, config.check_local_transaction)
         self._configure(config)
         self._answers: tuple[CheckAnswers, ...] = ()
 
     def start(self) -> None:
-        """Connect, join the group, and answer checks of its transactions. Raises the errors of `Producer.start`."""
+        """Connect, join the group, and answer checks of the group's transactions.
+
+        Raises the errors of `Producer.start`.
+        """
         super().start()
         self._answers = tuple(
             CheckAnswers(link, self.group, self._listener, self._timeout_seconds)
@@ -140,9 +143,9 @@ class TransactionProducer(Producer):
 
         The listener gets `argument` with the message. If the status of the send is not SEND_OK, the listener does not
         run and the message is rolled back. A delay or a delivery time is ignored: the commit delivers the message. The
-        producer sends the outcome to the broker once. If that fails, or the state is UNKNOWN, the broker checks later.
-        Raises the errors of `send` before the message is stored, and TransactionRefused if the broker does not accept
-        transactions. In these cases the listener has not run.
+        producer sends the outcome to the broker once. If the report fails, or the state is UNKNOWN, the broker checks
+        the transaction later. Raises the errors of `send` before the message is stored, and TransactionRefused if the
+        broker does not accept transactions. If the send raises an error, the listener has not run.
         Source: DefaultMQProducerImpl.sendMessageInTransaction.
         """
         running = self._work()
@@ -156,7 +159,7 @@ class TransactionProducer(Producer):
         return self._end(running, sent, state)
 
     def _half(self, message: Message, sharding_key: str | None, timeout: timedelta | None) -> PendingSend:
-        """The send of a half message, which begins now."""
+        """A new send of a half message, whose timeout begins now."""
         check_message(message, self._config.max_message_size_bytes)
         target = target_of(message, sharding_key)
         half = _half_of(message, self.group)
@@ -166,7 +169,7 @@ class TransactionProducer(Producer):
         return pending
 
     def _end(self, running: RunningProducer, sent: SendResult, state: LocalTransactionState) -> TransactionSendResult:
-        """Report the outcome of the local transaction to the broker, if it is known."""
+        """Report the outcome of the local transaction to the broker, if the outcome is known."""
         if state is not LocalTransactionState.UNKNOWN:
             self._tell(running.links[sent.queue.broker_name], sent, state)
         return TransactionSendResult(
@@ -179,7 +182,7 @@ class TransactionProducer(Producer):
         )
 
     def _tell(self, link: BrokerLink, sent: SendResult, state: LocalTransactionState) -> None:
-        """Report to the broker once; if the report is lost, the broker asks."""
+        """Report the outcome to the broker once; if the report is lost, the broker checks the transaction."""
         request = EndTransaction(self.group, sent.log_pos, parse_unique_id(sent.message_id), state)
         fields: dict[str, object] = {
             "group": self.group,

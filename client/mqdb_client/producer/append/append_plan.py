@@ -1,7 +1,7 @@
 """The plan of a group append: which unit leads, and which records are stored together.
 
 A state machine without threads: it does not wait, takes no lock and does not contact the server. `group_append.py` does
-all this, and reports events to it:
+all this, and reports events to the plan:
 
     arrive     ──▶ LEAD   no leader: the sender's own thread appends at once
                ──▶ WAIT   another unit leads
@@ -43,7 +43,7 @@ _SHARE_TO_LEAD: Final = 0.12
 class NoAnswer(Exception):
     """The server was asked to store the records but did not answer.
 
-    `backend` is the backend that was asked, if known. If it has stored the records, their positions are above
+    `backend` is the backend that was asked, if known. If the backend has stored the records, their positions are above
     `after_pos`.
     """
 
@@ -69,10 +69,11 @@ class UnitState(Enum):
 
 
 class Unit(ABC):
-    """One message, or the messages of one batch. It is stored as a whole or not at all, independently of other units.
+    """One message, or the messages of one batch.
 
-    It ends by `succeed` when its records are stored, or with an `error`. `deadline` is a value of time.monotonic;
-    `timeout_seconds` is for error messages. A unit that is not patient does not wait for a lost connection.
+    A unit is stored as a whole or not at all, independently of other units. A unit ends by `succeed` when its records
+    are stored, or with an `error`. `deadline` is a value of time.monotonic; `timeout_seconds` is for error messages. A
+    unit that is not patient does not wait for a lost connection.
     """
 
     __slots__ = (
@@ -103,10 +104,10 @@ class Unit(ABC):
 
     @abstractmethod
     def make_records(self) -> None:
-        """Make the `records` of the unit, at least one.
+        """Make the `records` of the unit, at least one record.
 
         The leading thread does this for most units: a single thread that makes the records of many units takes a third
-        of the time that many threads take to make one each. An exception ends only this unit.
+        of the time that many threads take to make the records of one unit each. An exception ends only this unit.
         """
 
     @abstractmethod
@@ -133,11 +134,11 @@ class ConnectionNews(Protocol):
     why_lost: MqdbError | None
 
     def trouble_since(self, moment: float) -> MqdbError | None:
-        """The error of the last lost connection or failed attempt to connect, unless it is older than `moment`."""
+        """The error of the last lost connection or failed attempt to connect, unless that was before `moment`."""
 
 
 class AppendPlan:
-    """The units of one group append. Only one thread at a time may use it."""
+    """The units of one group append. Only one thread at a time may use the plan."""
 
     def __init__(self, connection: ConnectionNews) -> None:
         self._connection = connection
@@ -175,7 +176,7 @@ class AppendPlan:
         return Turn.WAIT if was_busy else Turn.CALL
 
     def lead_apart(self, unit: Unit, backend: Backend | None) -> None:
-        """Append a unit alone, by `backend`. No thread waits for the unit, and no unit may be leading."""
+        """Append a unit alone, on `backend`. No thread waits for the unit, and no unit may be leading."""
         self.is_busy = True
         self.leading = unit
         self.batch = [unit]
@@ -189,7 +190,10 @@ class AppendPlan:
         return self.waiting[0] if self.waiting else None
 
     def done(self) -> bool:
-        """Note that the leader has ended; returns whether the append thread has to lead next. Can be repeated."""
+        """Note that the leader has ended; returns whether the append thread has to lead next.
+
+        This method may be called repeatedly.
+        """
         for unit in reversed(self.batch):
             if unit.state is UnitState.APART:
                 unit.state = UnitState.WAITING
@@ -203,8 +207,8 @@ class AppendPlan:
     def take(self, batch: list[Unit], timekeeper: Unit, backend: Backend | None, now: float) -> list[Record]:
         """Take waiting units into the statement that `backend` is about to be asked to run; returns its records.
 
-        Call it only when there is a connection: until then units are not bound to a statement. Takes no units if the
-        wait for the connection left the timekeeper no time for others.
+        Call this method only when there is a connection: until then, units are not bound to a statement. Takes no units
+        if the wait for the connection left the timekeeper no time for other units.
         """
         self.batch = batch
         self._asked = backend
@@ -299,7 +303,7 @@ class AppendPlan:
     # -- who does not wait any longer ---------------------------------------------------------
 
     def expire(self, unit: Unit) -> None:
-        """Note that the deadline of a unit has passed. It has no effect if the unit has ended."""
+        """Note that the deadline of a unit has passed. This has no effect if the unit has ended."""
         self._expire(unit)
         self._drop_ended()
 
@@ -375,7 +379,7 @@ class AppendPlan:
 
 
 def _has_time(unit: Unit, now: float) -> bool:
-    """Whether a unit has enough time left: its deadline would end the statement for the others, too."""
+    """Whether a unit has enough time left; otherwise its deadline would also end the statement for the other units."""
     return unit.deadline - now >= unit.timeout_seconds * _SHARE_TO_LEAD
 
 
@@ -384,7 +388,7 @@ def _has_ended(unit: Unit) -> bool:
 
 
 def _rejoin(units: list[Unit]) -> None:
-    """Take back units that were set apart, except those that no longer wait."""
+    """Take back units that were set apart, except units that no longer wait."""
     units[:] = [unit for unit in units if not _has_ended(unit)]
     for unit in units:
         if unit.state is UnitState.APART:

@@ -30,9 +30,11 @@ class BrokerLink:
     """
 
     def __init__(self, instance: ClientInstance, durability: Durability | None, waking: Waking) -> None:
-        """Does not connect yet. Raises ParameterInvalid for a durability that is impossible behind a pooler.
+        """Create a link without connecting.
 
-        Without a `durability` each appending connection gets the broker's default at the time of connecting. `waking`
+        Raises ParameterInvalid for a durability that is impossible behind a pooler.
+
+        Without a `durability`, each appending connection gets the broker's default at the time of connecting. `waking`
         is shared by all links of a producer, because their threads run in one interpreter.
         """
         self.instance = instance
@@ -73,7 +75,7 @@ class BrokerLink:
         self._questions.close()
 
     def ask(self, work: Callable[[Connection], T], deadline: float, late: MqdbError, is_patient: bool = True) -> T:
-        """Run `work`, which is not an append. Raises `late` if it does not end in time, even if it had an effect.
+        """Run `work`, which is not an append. Raises `late` if `work` does not end in time, even if it had an effect.
 
         Raises the errors of `work`, and BrokerUnavailable and its subclasses.
         """
@@ -88,11 +90,11 @@ class BrokerLink:
             raise self._with_reason(late, deadline) from overdue.__cause__
 
     def ask_anew(self) -> None:
-        """Use a new connection for the next query: the current one may lead to a database that was replaced."""
+        """Use a new connection for the next query: the current connection may lead to a database that was replaced."""
         self._questions.cut()
 
     def trouble_since(self, moment: float) -> MqdbError | None:
-        """Why the connection was last missing, unless that was before `moment`."""
+        """The reason why the connection was last missing, unless that was before `moment`."""
         return self.connection.trouble_since(moment) or self._questions.trouble_since(moment)
 
     def _apply_durability(self, connection: Connection) -> None:

@@ -1,17 +1,17 @@
 """Durability: what a commit waits for before a send is acknowledged. RocketMQ: FlushDiskType, BrokerRole, SendStatus.
 
-It is a setting of the connection that appends (PostgreSQL: synchronous_commit), made once after each connect, so that
-a send pays nothing for it. If the producer has chosen no durability, its connection gets the default of the broker.
-Under SYNC_MASTER a commit also waits for a standby. If this wait is cancelled, the message stays stored on the master:
-the statement succeeds with a warning. The `CommitWait` of each such connection listens for this warning:
+Durability is a setting of the connection that appends (PostgreSQL: synchronous_commit), made once after each connect,
+so it does not make a send slower by itself. If the producer has chosen no durability, its connection gets the default
+of the broker. Under SYNC_MASTER a commit also waits for a standby. If this wait is cancelled, the message stays stored
+on the master: the statement succeeds with a warning. The `CommitWait` of each such connection listens for this warning:
 
     connect ──▶ apply       no standby is there: commits do not wait, and are SLAVE_NOT_AVAILABLE at once
     append  ──▶ status      no warning, and the server still names standbys: SEND_OK
                             the warning: FLUSH_SLAVE_TIMEOUT while a standby is connected, else SLAVE_NOT_AVAILABLE
 
 If a standby is lost, Patroni empties synchronous_standby_names. Waiting commits then return without a warning. So each
-status check asks whether the server still names standbys: one more round trip besides that of the commit to the
-standby.
+status check queries whether the server still names standbys: this is one more round trip, besides the commit's round
+trip to the standby.
 
 If the wait is cut off rather than cancelled (by a lost connection or pg_terminate_backend), the client does not learn
 the outcome. The message is also stored in this case, but invisible until the server has ended the waiting session.
@@ -104,7 +104,7 @@ def status_of(connection: Connection) -> SendStatus:
 class CommitWait:
     """The durability that commits on one connection wait for, and whether they reached it.
 
-    Belongs to the connection.
+    Each connection has its own CommitWait.
     """
 
     def __init__(self, connection: Connection) -> None:

@@ -1,7 +1,7 @@
 """Group append: combines the sends of many threads in few statements.
 
 If no other thread leads, a thread appends immediately by itself, without a hand-off. Other sends gather while its
-statement runs. When the statement ends, the append thread appends all gathered sends, then those that have gathered
+statement runs. When the statement ends, the append thread appends all gathered sends, then the sends that have gathered
 since:
 
     thread 1       ├── append 1 ──┤ ▶ goes on
@@ -84,8 +84,8 @@ class GroupAppend:
         """Append the records of a unit, all or none.
 
         Raises the errors of `mqdb.broker.log.send.append`; SendGivenUp, or the reason why there is no connection, at or
-        just before the deadline, and immediately for a unit that is not patient; NoAnswer; IllegalState if a signal
-        handler or finalizer sends while it interrupts this thread here.
+        just before the deadline, and immediately for a unit that is not patient; NoAnswer; IllegalState in a signal
+        handler or finalizer that has interrupted this method in the same thread.
         """
         refuse_reentry(self._guard)
         sleeper: Sleeper | None = None
@@ -118,9 +118,9 @@ class GroupAppend:
     def hand_in(self, unit: Unit, done: Callable[[], None]) -> None:
         """Submit a unit to be appended, and call `done` when it has ended.
 
-        `done` is called with the lock held, in any thread that calls a method, this one included. It has to be quick
-        and must not call a method of this object. At its deadline the unit ends by `end_late`, which has to be called
-        from time to time. Raises IllegalState as `append` does.
+        `done` is called with the lock held, in any thread that calls a method of this object, including this call.
+        `done` has to be quick and must not call a method of this object. At its deadline the unit ends by `end_late`,
+        which has to be called from time to time. Raises IllegalState as `append` does.
         """
         refuse_reentry(self._guard)
         unit.is_handed_in = True
@@ -140,9 +140,9 @@ class GroupAppend:
         """Send the statement of a unit without waiting for the answer, if no unit leads and a connection is free.
 
         `watch` gets the connection first, with the lock held; call `end_begun` when the connection is readable. As soon
-        as other units arrive, the append thread calls it, so that they do not wait for the caller. `done` and deadlines
-        are as in `hand_in`. Returns False if nothing was sent; use `hand_in` in that case. Raises the errors of making
-        the unit's records.
+        as other units arrive, the append thread calls `end_begun`, so that these units do not wait for the caller.
+        `done` and deadlines are as in `hand_in`. Returns False if nothing was sent; use `hand_in` in that case. Raises
+        the errors of making the unit's records.
         """
         refuse_reentry(self._guard)
         if not unit.records:
@@ -168,7 +168,10 @@ class GroupAppend:
         return True
 
     def end_begun(self) -> bool:
-        """Read the answer to the statement of `begin`. False if another thread reads it, or if nothing was begun."""
+        """Read the answer to the statement of `begin`.
+
+        Returns False if another thread reads the answer, or if nothing was begun.
+        """
         with self._guard:
             unit, self._begun = self._begun, None
         if unit is not None:
@@ -179,7 +182,7 @@ class GroupAppend:
         return unit is not None
 
     def withdraw(self, unit: Unit) -> bool:
-        """Withdraw a waiting unit without calling `done`. False if the unit is already in a statement."""
+        """Withdraw a waiting unit without calling `done`. Returns False if the unit is already in a statement."""
         with self._guard:
             is_out = unit.state in (UnitState.WAITING, UnitState.APART)
             if is_out:
@@ -193,7 +196,7 @@ class GroupAppend:
         self._tell()
 
     def close(self) -> None:
-        """Refuse new units, and wait for the current ones, until their deadline at most."""
+        """Refuse new units, and wait for the current units, until their deadlines at most."""
         with self._guard:
             self._plan.is_closed = True
             if self._begun is not None:
@@ -308,7 +311,7 @@ class GroupAppend:
     # -- storing ------------------------------------------------------------------------------
 
     def _store(self, units: list[Unit], timekeeper: Unit, take: _Take) -> None:
-        """Append units by one statement, or by several if one unit makes it fail for the others."""
+        """Append units in one statement, or in several if one unit makes the statement fail for the others."""
         plan, parts = self._plan, list[list[Unit]]()
         try:
             places, status = self._run(partial(self._append, units, timekeeper, take), timekeeper)
@@ -379,8 +382,8 @@ class GroupAppend:
 def refuse_reentry(guard: "threading.RLock") -> None:
     """Raise IllegalState if this thread holds the lock `guard`.
 
-    A signal handler, or a finalizer called by the garbage collector, interrupts its thread. If it sent while the thread
-    itself is sending, it would wait for a lock that this thread holds.
+    A signal handler, or a finalizer called by the garbage collector, interrupts its thread. If the handler sent a
+    message while the thread itself is sending, the handler would wait for a lock that the thread holds.
     """
     if guard._is_owned():  # type: ignore[attr-defined]  # as threading.Condition does
         raise IllegalState("this thread", "in the midst of another send, which was interrupted for this one")

@@ -7,7 +7,7 @@ which sleeps nearly always, does the rest:
     all of the time has passed             it shuts the socket down, which ends the wait
     the connection is lost                 it reconnects, with growing pauses
 
-So a statement is done, or certainly cancelled, or its outcome is unknown, and `run` reports which.
+So a statement is done, or certainly cancelled, or its outcome is unknown, and `run` reports which of these is the case.
 """
 
 import contextlib
@@ -44,7 +44,10 @@ _QUERY_CANCELED: Final = "57014"
 
 
 class NotRun(Exception):
-    """The server has done nothing. `error` says why there is no connection; None if it was busy all the time."""
+    """The server has done nothing.
+
+    `error` is the reason why there is no connection; None if the connection was busy all the time.
+    """
 
     def __init__(self, error: MqdbError | None) -> None:
         super().__init__(error)
@@ -86,7 +89,7 @@ class _Link:
         self._scissors.cut()
 
     def close(self, *, is_shared: bool = False) -> None:
-        """Close the connection; a shared one that still works goes back to its pool."""
+        """Close the connection; a shared connection that still works goes back to its pool."""
         if not is_shared or self.has_news() or not _is_idle(self.driver):
             self.connection.invalidate()
         self._scissors.close()
@@ -106,7 +109,7 @@ class _Run:
         self.is_cut = False
 
     def next_step_at(self) -> float:
-        """When the keeper has to act."""
+        """The time at which the keeper has to act."""
         if self.is_cut:
             return math.inf
         return self.cut_at if self.is_cancelled else self.cancel_at
@@ -125,8 +128,8 @@ class HeldConnection:
     ) -> None:
         """`target` names the server of `connect` in errors.
 
-        `lost` is called when a connection is lost, before the next one is made. With `is_shared` a working connection
-        is returned to its pool at the end, because its session was not changed.
+        `lost` is called when a connection is lost, before the next connection is made. With `is_shared` a working
+        connection is returned to its pool at the end, because its session was not changed.
         """
         self._connect = connect
         self._tell_lost = lost
@@ -178,7 +181,7 @@ class HeldConnection:
         return self._link is None and self.why_lost is not None
 
     def trouble_since(self, moment: float) -> MqdbError | None:
-        """Why the connection was last missing, unless that was before `moment`; there may be one again."""
+        """The reason why the connection was last missing, unless that was before `moment`; it may exist again."""
         at, error = self._trouble
         return error if at >= moment else None
 
@@ -225,8 +228,8 @@ class HeldConnection:
     def begin(self, deadline: float) -> Connection | None:
         """Begin a statement without waiting; None if no connection is free.
 
-        The next call of `run`, by any thread, continues it, on this connection and with this deadline. Until then no
-        other thread may call `begin` or `run`.
+        The next call of `run`, by any thread, continues the statement, on this connection and with this deadline. Until
+        then no other thread may call `begin` or `run`.
         """
         link = self._link
         if link is None or not self._turn.acquire(blocking=False):
@@ -264,7 +267,7 @@ class HeldConnection:
             return link
 
     def _answers(self, link: _Link, deadline: float) -> bool:
-        """Whether a connection still works after unrequested data from the server, most likely its end."""
+        """Whether a connection still works after unrequested data from the server, most likely a notice of its end."""
         try:
             with translated(link.connection):
                 self._run(lambda _: link.driver.execute("SELECT 1"), _Run(link, deadline))
@@ -353,7 +356,7 @@ class HeldConnection:
                 self._changed.wait(None if self._wakes_at == math.inf else self._wakes_at - time.monotonic())
 
     def _hurry(self, run: _Run) -> None:
-        """Cancel a statement when it is due, or end the wait for it."""
+        """Cancel a statement when its time is up, or end the wait for it."""
         now = time.monotonic()
         if now >= run.cut_at:
             run.is_cancelled = run.is_cut = True

@@ -2,9 +2,9 @@
 
     one that has results    add ── begin ──▶ the first, who is awake ── pass_on ──▶ the second ── pass_on ──▶ the third
 
-If all were woken at once, they would compete for the interpreter: each would wake up, wait for the interpreter's lock,
-and be woken again on any idle core. On two cores that costs more than all other work of 64 threads that send one
-message each.
+If all threads were woken at once, they would compete for the interpreter: each thread would wake up, wait for the
+interpreter's lock, and be woken again on any idle core. On two cores, this competition costs more than all other work
+of 64 threads that send one message each.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ class Sleeper:
     def sleep(self, deadline: float) -> bool:
         """Wait to be woken; return at once if that has already happened.
 
-        False at the deadline, a value of time.monotonic.
+        Returns False at the deadline (time.monotonic).
         """
         return self._lock.acquire(timeout=max(0.0, deadline - time.monotonic()))
 
@@ -37,7 +37,7 @@ class Sleeper:
 class Waking:
     """A line of sleepers to be woken. Thread-safe.
 
-    It takes no lock. If two threads act at the same moment, sleepers may be woken two at a time until the line is
+    The line takes no lock. If two threads act at the same moment, sleepers may be woken two at a time until the line is
     empty, but never fewer than one.
     """
 
@@ -59,7 +59,7 @@ class Waking:
         self._last.append(sleeper)
 
     def begin(self) -> None:
-        """Wake the first sleeper, unless a woken one is about to do so."""
+        """Wake the first sleeper, unless a woken sleeper is about to do so."""
         if (self._line or self._last) and not self._is_under_way:
             self._is_under_way = True
             self.pass_on()
@@ -77,7 +77,7 @@ class Waking:
         self.begin()  # one was added just now
 
     def leave(self, sleeper: Sleeper) -> None:
-        """Remove a sleeper that was added and no longer waits; call it instead of `pass_on`."""
+        """Remove a sleeper that was added and no longer waits. Call this method instead of `pass_on`."""
         for line in (self._line, self._last):
             with contextlib.suppress(ValueError):  # it is being woken just now, or is in the other line
                 line.remove(sleeper)

@@ -37,11 +37,14 @@ class BridgedConnection:
         self._is_left = False
 
     def execute(self, text: str, values: Mapping[str, object]) -> "Sequence[_Row]":
-        """Run a statement and return its rows; call it in the thread. Raises CancelledError after `leave`."""
+        """Run a statement and return its rows; must be called in the thread. Raises CancelledError after `leave`."""
         return asyncio.run_coroutine_threadsafe(self._execute(text, values), self._loop).result()
 
     def leave(self) -> None:
-        """Cancel the running statement and run no more, as the transaction may be over; call it in the event loop."""
+        """Cancel the running statement and run no others, because the transaction may be over.
+
+        Must be called in the event loop.
+        """
         self._is_left = True
         if self._statement is not None:
             self._statement.cancel()
@@ -88,8 +91,8 @@ class JoinedConnection(NamedTuple):
 def join(connection: object) -> JoinedConnection:
     """Wrap a connection of the caller, so that a send can use it.
 
-    Raises ParameterInvalid for any other kind of connection, and for one that returns text as bytes; IllegalState for a
-    closed one.
+    Raises ParameterInvalid for any other kind of connection, and for a connection that returns text as bytes;
+    IllegalState for a closed connection.
     """
     if not isinstance(connection, psycopg.Connection) and is_of_django(connection):
         connection = below_django(connection)

@@ -12,7 +12,7 @@ class DjangoConnection(Protocol):
 
     @property
     def vendor(self) -> str:
-        """The kind of database: `postgresql`, or another one."""
+        """The kind of database: `postgresql`, or another kind."""
 
     @property
     def in_atomic_block(self) -> bool:
@@ -20,7 +20,7 @@ class DjangoConnection(Protocol):
 
     @property
     def autocommit(self) -> bool:
-        """Whether each statement is a transaction of its own."""
+        """Whether each statement is a separate transaction."""
 
     @property
     def connection(self) -> Any:

@@ -112,9 +112,9 @@ class JoinedSend:
     def publish_queues(
         self, connection: CallersConnection, topics: Sequence[str]
     ) -> dict[str, tuple[MessageQueue, ...]]:
-        """The queues of each topic that a sender may choose from, as the caller's transaction sees them.
+        """The queues from which a sender may choose, for each topic, as the caller's transaction sees them.
 
-        Raises what `send` raises.
+        Raises the errors of `send`.
         """
         joined = join(connection)
         broker = self._broker(joined)
@@ -131,7 +131,7 @@ class JoinedSend:
         return broker
 
     def _turn(self, broker_name: str, topic: str, sharding_key: str | None) -> int:
-        """A number that gives the queue modulo the number of queues, by the rules of `queue_selector`; SQL uses it."""
+        """A number that, modulo the number of queues, gives the queue by the rules of `queue_selector`; SQL uses it."""
         if sharding_key is not None:
             return abs(java_string_hash(sharding_key))
         its_turns = self._turns.get((broker_name, topic))
@@ -142,7 +142,7 @@ class JoinedSend:
     def _refusal(
         self, joined: JoinedConnection, broker: "_Broker", topics: Sequence[str], queues: Mapping[str, MessageQueue]
     ) -> MqdbError:
-        """Why nothing was appended."""
+        """The error that tells why nothing was appended."""
         nums = _queue_nums(joined, broker, topics)
         for queue in queues.values():
             if queue.queue_id >= (count := max(nums[queue.topic])):

@@ -49,9 +49,9 @@ class JoinedSending:
     def send(self, connection: CallersConnection, messages: Sequence[Message], target: Target) -> list[SendResult]:
         """Send all messages in one statement, or in two if a hook or a selector needs the queues.
 
-        Hooks see one attempt per topic, all of them before anything is appended. Raises the errors of
-        `JoinedSend.send`, of a selector, of a CheckForbiddenHook, and those of `check_message` for a message that a
-        hook has changed. Nothing is appended then.
+        Hooks see one attempt per topic; all hooks are called before anything is appended. Raises the errors of
+        `JoinedSend.send`, of a selector, of a CheckForbiddenHook, and of `check_message` for a message that a hook has
+        changed. After an error, nothing is appended.
         """
         topics = [message.topic for message in messages]
         queues = self._queues(connection, messages, target)
@@ -94,7 +94,7 @@ class JoinedSending:
     ) -> list[SendResult]:
         """Append between the calls of hooks.
 
-        A hook may add properties, so the messages are checked again and encoded after it.
+        A hook may add properties, so the messages are checked again and encoded after the hook.
         """
         begun = []
         try:

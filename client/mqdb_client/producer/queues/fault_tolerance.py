@@ -1,4 +1,4 @@
-"""Latency fault tolerance: how long a slow or failed broker is avoided.
+"""Latency fault tolerance: the time for which a slow or failed broker is avoided.
 
 Each send reports its latency. The higher the latency, the longer the broker counts as unavailable; an error counts as a
 very slow send. Pure rules: time comes from a callable. RocketMQ: LatencyFaultToleranceImpl, MQFaultStrategy.
@@ -47,17 +47,18 @@ class LatencyFaultTolerance:
         self._turns = turns()
 
     def update(self, broker_name: str, latency_seconds: float, is_isolated: bool) -> None:
-        """Record the latency of a send; `is_isolated` if it ended with an error caused by the broker.
+        """Record the latency of a send; `is_isolated` means that it ended with an error caused by the broker.
 
-        Only the last send counts: a fast one makes the broker available at once. An error counts as ten
+        Only the last send counts: a fast send makes the broker available at once. An error counts as ten
         seconds, also in the comparison of `pick_one_at_least`, so that a broker that refuses quickly is not mistaken
-        for a fast one. RocketMQ compares the measured time, and since 5.x first checks whether the broker is reachable.
+        for a fast broker. RocketMQ compares the measured time, and since 5.x first checks whether the broker is
+        reachable.
         """
         counted = _ERROR_LATENCY_SECONDS if is_isolated else latency_seconds
         self._faults[broker_name] = _Fault(counted, self._clock() + unavailable_seconds(counted))
 
     def is_available(self, broker_name: str) -> bool:
-        """False while the broker should be avoided; True for an unknown broker."""
+        """Whether the broker may be used: False while it should be avoided, True for an unknown broker."""
         fault = self._faults.get(broker_name)
         return fault is None or self._clock() >= fault.available_from
 
@@ -65,8 +66,8 @@ class LatencyFaultTolerance:
         """One of these brokers, even if all are unavailable; None if all are unknown.
 
         Returns the brokers of the better half in turn: available brokers rank first, then faster ones, then those that
-        become available sooner; ties are in any order. RocketMQ chooses among all brokers that it knows, and forgets
-        the chosen one if it has no queue of the topic.
+        become available sooner; ties are in any order. RocketMQ chooses among all known brokers, and forgets the chosen
+        broker if it has no queue of the topic.
         """
         known = [(name, fault) for name in broker_names if (fault := self._faults.get(name)) is not None]
         if not known:
@@ -77,5 +78,5 @@ class LatencyFaultTolerance:
         return known[next(self._turns) % max(len(known) // 2, 1)][0]
 
     def remove(self, broker_name: str) -> None:
-        """Forget the broker; it may be unknown already."""
+        """Forget the broker, if it is known."""
         self._faults.pop(broker_name, None)

@@ -37,7 +37,7 @@ _WITHOUT_BROKER_SECONDS: Final = 1.0
 
 
 class PublishRoutes:
-    """The publish queues of all topics that a producer sends to. Any thread may use it."""
+    """The publish queues of all topics that a producer sends to. Thread-safe."""
 
     def __init__(
         self, links: Mapping[str, BrokerLink], queue_nums: int | None, faults: LatencyFaultTolerance | None
@@ -51,9 +51,9 @@ class PublishRoutes:
         self._choosers: dict[str, QueueChooser] = {}
 
     def find(self, topic: str, deadline: float, timeout_seconds: float) -> PublishQueues:
-        """The queues of a topic, which is created if no broker has it and creation is allowed.
+        """The queues of a topic. The topic is created if no broker has it and creation is allowed.
 
-        Raises RouteNotFound, TopicNotWritable; BrokerUnavailable and its subclasses if no broker can be asked;
+        Raises RouteNotFound, TopicNotWritable; BrokerUnavailable and its subclasses if no broker can be reached;
         SendGivenUp at the deadline.
         """
         known = self.known.get(topic)
@@ -62,7 +62,7 @@ class PublishRoutes:
         return known
 
     def forget(self, place: SendPlace) -> None:
-        """Forget a route whose queue was refused, unless another send has asked for a newer one since.
+        """Forget a route whose queue was refused, unless another send has fetched a newer route since.
 
         The route also stays unused while its broker cannot be reached. The next query uses a new connection, because
         the current one may lead to a server that was replaced.
@@ -100,7 +100,8 @@ class PublishRoutes:
     ) -> tuple[list[BrokerPart], dict[str, MqdbError]]:
         """The brokers that have the topic, and the errors of unreachable brokers, which keep their old queues.
 
-        With several brokers each gets a part of the remaining time; the last round uses up all of it.
+        With several brokers, each broker gets a part of the remaining time; the last round uses all the time that is
+        left.
         """
         parts: list[BrokerPart] = []
         trouble: dict[str, MqdbError] = {}

@@ -52,7 +52,8 @@ def target_of(
 ) -> Target:
     """Make the target from the caller's arguments.
 
-    Raises ParameterInvalid if more than one of the three chooses the queue, and for an argument without a selector.
+    Raises ParameterInvalid if more than one of `queue`, `selector` and `sharding_key` is given, and for an argument
+    without a selector.
     """
     if sharding_key is None and queue is None and selector is None and argument is None:
         return ANYWHERE
@@ -89,14 +90,14 @@ Q = TypeVar("Q", bound=OnBroker)
 
 
 class QueueChooser:
-    """Chooses queues of one topic in turn, over all its brokers. Any thread may use it.
+    """Chooses queues of one topic in turn, over all its brokers. Thread-safe.
 
-    There is one chooser per topic. With a shared one, a producer that alternates between two topics would skip every
-    second queue.
+    There is one chooser per topic. With a shared chooser, a producer that alternates between two topics would skip
+    every second queue.
     """
 
     def __init__(self, fault_tolerance: LatencyFaultTolerance | None = None) -> None:
-        """Without `fault_tolerance` a broker is skipped only through the caller's `avoid`."""
+        """Without `fault_tolerance`, a broker is skipped only if the caller passes it as `avoid`."""
         self._fault_tolerance = fault_tolerance
         self._turns = turns()
         # A separate turn, so that the share of a broker that is down is spread evenly over the others: with one turn
@@ -106,8 +107,8 @@ class QueueChooser:
     def choose(self, queues: Sequence[Q], avoid: str | None = None) -> Q:
         """The next of `queues` (at least one), if possible not on the broker `avoid`.
 
-        `avoid` is the broker that has just failed; if the topic has no other, it is tried again. With fault tolerance
-        available brokers come first; an unavailable broker is used only if there is no other.
+        `avoid` is the broker that has just failed; if the topic has no other broker, `avoid` is tried again. With fault
+        tolerance, available brokers come first; an unavailable broker is used only if there is no available broker.
         """
         # This runs for each message: the plain case needs only one call.
         queue = queues[next(self._turns) % len(queues)]
@@ -119,13 +120,13 @@ class QueueChooser:
         return self.choose_other(queues, avoid)
 
     def choose_other(self, queues: Sequence[Q], avoid: str | None = None) -> Q:
-        """Choose another queue because the next in turn cannot be used."""
+        """Choose another queue, because the next queue in turn cannot be used."""
         brokers = self._brokers(list(dict.fromkeys(each.broker_name for each in queues)), avoid)
         others = [each for each in queues if each.broker_name in brokers]
         return others[next(self._turns_of_others) % len(others)]
 
     def _brokers(self, every: list[str], avoid: str | None) -> list[str]:
-        """The best of these brokers, at least one."""
+        """The best of these brokers, at least one broker."""
         if self._fault_tolerance is None:
             return _without(avoid, every)
         if available := [name for name in every if self._fault_tolerance.is_available(name)]:
@@ -213,7 +214,7 @@ class PublishQueues:
     def choose(self, message: Message, target: Target, avoid: str | None) -> SendPlace:
         """The queue for the next attempt, if possible not on the broker `avoid`.
 
-        Raises the errors of a selector and, for a queue chosen by the caller, those of `place`.
+        Raises the errors of a selector and, for a queue chosen by the caller, the errors of `place`.
         """
         if target is ANYWHERE:
             place = self._chooser.choose(self._places, avoid)

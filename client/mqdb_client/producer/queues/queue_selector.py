@@ -16,8 +16,8 @@ from mqdb.selector.tags import java_string_hash
 class MessageQueueSelector(Protocol):
     """Chooses the queue for a message; any callable with these three parameters is a selector.
 
-    It is called in the sending thread, so it must be thread-safe if several threads send. An error that it raises ends
-    the send and reaches the caller unchanged.
+    A selector is called in the sending thread, so it must be thread-safe if several threads send. An error raised by a
+    selector ends the send and reaches the caller unchanged.
     """
 
     # Any, so that a function may declare which type of argument it expects.
@@ -42,7 +42,9 @@ def select_random(queues: Sequence[MessageQueue], message: Message, argument: ob
 def selected(
     selector: MessageQueueSelector, queues: Sequence[MessageQueue], message: Message, argument: object
 ) -> MessageQueue:
-    """The queue that the selector returns. Raises ParameterInvalid if it is not in `queues`, and the selector's errors.
+    """The queue that the selector returns.
+
+    Raises ParameterInvalid if this queue is not in `queues`, and the selector's errors.
 
     Source: DefaultMQProducerImpl.sendSelectImpl, "select message queue return null."
     """
@@ -68,9 +70,9 @@ def check_sharding_key(sharding_key: object) -> None:
 
 
 def by_hash(sharding_key: str, queue_nums: int) -> int:
-    """The queue of a sharding key. It stays the same until the number of queues changes.
+    """The queue of a sharding key. The queue stays the same until the number of queues changes.
 
-    It uses Java's hash and remainder, so that a RocketMQ client would choose the same queue.
+    It is computed with Java's hash and remainder, so that a RocketMQ client would choose the same queue.
     """
     return _queue_of(java_string_hash(sharding_key), queue_nums)
 

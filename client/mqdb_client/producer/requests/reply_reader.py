@@ -1,8 +1,8 @@
 """The reply reader: a thread that reads replies from one broker and hands them to the waiting requests.
 
 All requesters of a cluster share a topic, and the tag of a reply is its requester's client id: the database compares
-the tag's code, this reader the tag itself. While requests wait, it reads when an arrival is announced; a slower poll
-catches lost announcements. RocketMQ: ReplyMessageProcessor of the client.
+the code of the tag, and this reader compares the tag itself. While requests wait, the thread reads when an arrival is
+announced; a slower poll makes up for lost announcements. RocketMQ: ReplyMessageProcessor of the client.
 """
 
 import logging
@@ -51,7 +51,7 @@ _PAST_THE_END: Final = 2**62
 
 
 class ReplyReader:
-    """Reads replies while `is_wanted`, from its start until it is stopped.
+    """Reads replies while `is_wanted` returns True, from the start until it is stopped.
 
     `deliver` gets each reply; `on_news` is called when the reader becomes ready, and for each `trouble`. All three are
     called in the reader's thread.
@@ -96,11 +96,11 @@ class ReplyReader:
 
     @property
     def cluster_name(self) -> str:
-        """The cluster whose reply topic it reads; known when the reader is ready."""
+        """The cluster whose reply topic the reader reads; known when the reader is ready."""
         return self._link.instance.cluster_name
 
     def read(self) -> None:
-        """Read, because a request waits. This costs next to nothing if the reader is already reading."""
+        """Begin to read, because a request waits. This costs next to nothing if the reader is already reading."""
         with self._wake:
             if self._is_idle:
                 self.trouble = None
@@ -129,7 +129,7 @@ class ReplyReader:
                 self._read_while_wanted()
 
     def _await_request(self) -> bool:
-        """Wait until a request waits. False when the reader is stopping."""
+        """Sleep until a request waits. Returns False when the reader is stopping."""
         with self._wake:
             self._is_idle = True
             self._wake.wait_for(lambda: self._is_stopping or self._is_wanted())
@@ -204,7 +204,7 @@ class ReplyReader:
         )
 
     def _take_over(self, results: Sequence[PullResult]) -> bool:
-        """Deliver the messages of a pull; True if there is more to read."""
+        """Deliver the messages of a pull; returns True if there is more to read."""
         for result in results:
             for message in result.messages:
                 if self._filter.matches(message.tag):  # other tags may have the same code
@@ -216,7 +216,7 @@ class ReplyReader:
         return not self._places or any(result.next_begin_offset < result.max_offset for result in results)
 
     def _begin(self) -> None:
-        """Find the topic, and where to read it from."""
+        """Find the reply topic, and the offsets at which to begin."""
         self._queue_keys = frozenset()
         ends, known, self.address = self._ask(self._find_ends)
         self._filter = _filter_of(self.address)
@@ -228,10 +228,10 @@ class ReplyReader:
         self._on_news()
 
     def _find_ends(self, connection: Connection) -> tuple[list[PullResult], dict[int, int], str]:
-        """The ends of the queues; the offsets behind the last replies, by queue key, if the log still has them; the
-        address.
+        """The ends of the queues, the offsets behind the last replies by queue key, and the address.
 
-        A role that does not own the broker cannot check the log for these replies, so it reads from further back.
+        Replies that the log no longer has are left out. A role that does not own the broker cannot check the log for
+        these replies, so it reads from further back.
         """
         route = replies.find_topic(connection, self.cluster_name)
         ends = [

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class ReplySending:
-    """The replies of one producer. Any thread may use it."""
+    """The replies of one producer. Thread-safe."""
 
     def __init__(
         self, links: Mapping[str, BrokerLink], unique_ids: UniqueIdGenerator, clock: Clock, born_host: str
@@ -39,8 +39,8 @@ class ReplySending:
     def send(self, message: ReplyMessage, timeout_seconds: float) -> SendResult | None:
         """Send a reply; None if the role owns the broker, so the reply has to be sent like other messages.
 
-        Raises the errors of `mqdb.broker.log.replies.send`, and BrokerUnavailable. In that case the reply may be
-        stored; it can be sent again, because its requester takes only one.
+        Raises the errors of `mqdb.broker.log.replies.send`, and BrokerUnavailable. After BrokerUnavailable, the reply
+        may be stored; it can be sent again, because its requester accepts only one reply.
         """
         name = message.request.queue.broker_name
         link = self._links.get(name)
@@ -83,7 +83,7 @@ class ReplySending:
         return done
 
     def send_oneway(self, message: ReplyMessage, timeout_seconds: float) -> bool:
-        """Send a reply and only log a failure; False if it has to be sent like other messages."""
+        """Send a reply and only log a failure. Returns False if the reply has to be sent like other messages."""
         sending = self.send_async(message, timeout_seconds)
         if sending is not None and (error := sending.exception()) is not None:
             fields = {"topic": message.topic, "reason": str(error)}

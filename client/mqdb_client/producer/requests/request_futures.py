@@ -1,8 +1,8 @@
-"""Requests that wait for their replies. Each ends with a reply, by its timeout, or with an error.
+"""Requests that wait for their replies. Each request ends with a reply, at its timeout, or with an error.
 
-A sync request is ended by the thread that has its reply, and watches its own deadline. Async requests are ended by a
-separate thread, so that users' callbacks delay neither replies nor sync requests. RocketMQ: RequestFutureHolder,
-RequestResponseFuture.
+A sync request is ended by the thread that has its reply; the requesting thread itself watches the deadline. Async
+requests are ended by a separate thread, so that users' callbacks delay neither replies nor sync requests. RocketMQ:
+RequestFutureHolder, RequestResponseFuture.
 """
 
 import logging
@@ -62,7 +62,10 @@ class WaitingRequest:
             raise self.late() from None
 
     def end(self, outcome: Outcome) -> None:
-        """End the request. Only the thread that has taken it out of `RequestFutures` calls this, so it happens once."""
+        """End the request.
+
+        Only the thread that has taken the request out of `RequestFutures` calls this, so the request ends once.
+        """
         if isinstance(outcome, ReceivedMessage):
             self.future.set_result(outcome)
         else:
@@ -101,7 +104,7 @@ class RequestFutures:
             self._waiting.pop(request.correlation_id, None)
 
     def end(self, correlation_id: str, outcome: Outcome) -> bool:
-        """End the request with this id; False if no such request waits."""
+        """End the request with this id. Returns False if no such request waits."""
         with self._changed:
             request = self._waiting.pop(correlation_id, None)
             if request is None:

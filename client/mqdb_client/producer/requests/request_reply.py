@@ -69,7 +69,7 @@ def create_reply_message(
     keys: Iterable[str] | str = (),
     properties: Mapping[str, str] = _NO_PROPERTIES,
 ) -> ReplyMessage:
-    """Make the reply to a request. It is sent like any message, by any producer of the cluster.
+    """Make the reply to a request. The reply is sent like any message, by any producer of the cluster.
 
     A role that does not own the broker has to send the reply through a producer of the broker that has the request, as
     a single message and not in the caller's transaction. The role has to be a member of a group, and to have read the
@@ -101,8 +101,8 @@ def _property_of(request: ReceivedMessage, name: Property) -> str:
 class RequestReply:
     """The requests of one producer. Thread-safe; the first request creates the threads and the reply topic.
 
-    Producers in a process that share client instances also share a client id: each of them reads all their replies and
-    keeps those to its own requests.
+    Producers in a process that share client instances also share a client id: each producer reads all replies to that
+    client, and keeps only the replies to its own requests.
     """
 
     def __init__(self, links: Sequence[BrokerLink], clock: Clock) -> None:
@@ -120,8 +120,8 @@ class RequestReply:
         """Send a message with `send`, which gets the remaining time, and return its reply.
 
         Raises RequestTimeout; the errors of `send`; ParameterInvalid for an invalid timeout; IllegalState if the
-        producer is shut down while it waits; BrokerUnavailable and its subclasses, StorageRefused and NameInvalid if
-        replies cannot be read from any broker. In this last case nothing is sent.
+        producer is shut down during the wait; BrokerUnavailable and its subclasses, StorageRefused and NameInvalid if
+        replies cannot be read from any broker. If replies cannot be read, nothing is sent.
         """
         waiting = self._wait_for_reply(message, timeout)
         try:
@@ -181,9 +181,9 @@ class RequestReply:
         )
 
     def _await_reader(self, waiting: WaitingRequest) -> ReplyReader:
-        """A reader that knows where to read: the reply topic exists, and no reply can be missed.
+        """A reader that is ready: the reply topic exists, and no reply can be missed.
 
-        Raises the error that all brokers have; RequestTimeout; IllegalState after `close`.
+        Raises the error of the brokers if no broker can be used; RequestTimeout; IllegalState after `close`.
         """
         readers = self._started_readers()
         for reader in readers:

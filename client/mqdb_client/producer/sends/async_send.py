@@ -3,7 +3,7 @@
     caller ── permits ── begin ──▶ group append ──▶ completion thread ──▶ Future, callback
                                      (handed_sends: the handling of failures)
 
-Permits bound the messages and bytes under way, so that a producer that is faster than its broker waits instead of
+Permits bound the messages and bytes under way, so a producer that is faster than its broker has to wait instead of
 filling the memory. RocketMQ: DefaultMQProducerImpl.sendDefaultImpl (ASYNC), BackpressureForAsyncSend.
 """
 
@@ -44,7 +44,7 @@ class Permits:
         self._waiting: dict[SimpleQueue[None], None] = {}
 
     def acquire(self, send: "_AsyncSend", deadline: float) -> bool:
-        """Wait for room for one message; False at the deadline, a value of time.monotonic.
+        """Wait for room for one message. Returns False at the deadline (time.monotonic).
 
         A message above the whole limit is sent alone. Raises IllegalState after `close`.
         """
@@ -87,7 +87,7 @@ class Permits:
         self._wait_until(lambda: self.is_idle)
 
     def _wait_until(self, is_met: Callable[[], bool], deadline: float | None = None) -> bool:
-        """Wait until a condition holds, checking it now and after each wake-up; False at the deadline."""
+        """Wait until a condition holds, checking it now and after each wake-up. Returns False at the deadline."""
         news: SimpleQueue[None] = SimpleQueue()
         try:
             self._waiting[news] = None

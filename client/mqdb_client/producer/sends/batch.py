@@ -27,7 +27,7 @@ class MessageBatch(tuple[Message, ...]):
 
 
 def check_batch(messages: Sequence[Message], max_body_bytes: int = MAX_BODY_BYTES) -> None:
-    """Raise an error unless these messages can be a batch; `check_batch_size` checks their total size.
+    """Raise an error unless these messages can form a batch; `check_batch_size` checks their total size.
 
     Raises the errors of `check_message` for each message; ParameterInvalid for messages of several topics, and for an
     empty batch; NotSupported for a retry topic, and for messages to be delivered later.
@@ -54,7 +54,7 @@ def check_unscheduled(message: Message) -> None:
 def check_batch_size(records: Sequence[Record], max_bytes: int = MAX_BATCH_BYTES) -> None:
     """Raise BatchTooLarge if a batch exceeds the limit.
 
-    For a batch of one message only the body is limited, as for a send.
+    For a batch of one message, only the body is limited, as for a send.
     """
     if len(records) > 1:
         size = size_of(records)
@@ -63,7 +63,7 @@ def check_batch_size(records: Sequence[Record], max_bytes: int = MAX_BATCH_BYTES
 
 
 def message_size(message: Message) -> int:
-    """The record size of a message that passed `check_message`. It does not depend on the unique id and queue."""
+    """The record size of a message that passed `check_message`. The size does not depend on the unique id and queue."""
     return size_of([record(message, 0, _ANY_ID, _ANY_TIME, "")])
 
 
@@ -88,7 +88,7 @@ def split_batches(
         for batch in split_batches(messages):
             producer.send_batch(batch)
 
-    A message that exceeds the limit only with its properties becomes a batch of its own. An empty list gives no
+    A message that exceeds the limit only with its properties becomes a separate batch. An empty list gives no
     batches. All messages are checked before the first batch is returned, so a list with an invalid message is not sent
     in part: raises the errors of `check_batch`, with `max_bytes` as the limit of a body too; ParameterInvalid for
     limits below 1.

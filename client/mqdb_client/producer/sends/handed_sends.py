@@ -55,13 +55,14 @@ class HandedSend(ABC):
         self.append(attempt, ended)
 
     def append(self, attempt: Attempt, ended: Callable[[], None]) -> None:
-        """Have an attempt appended."""
+        """Submit an attempt to be appended."""
         attempt.place.link.appends.hand_in(attempt, ended)
 
     def withdraw(self) -> bool:
         """Stop retrying.
 
-        True if nothing is stored; False if a statement has the send, so that `end` will report its outcome.
+        Returns True if nothing is stored, and False if the send is already part of a statement: `end` then reports its
+        outcome.
         """
         self._is_withdrawn = True
         attempt = self._attempt
@@ -74,10 +75,13 @@ _Failed: TypeAlias = tuple[HandedSend, Attempt, MqdbError | NoAnswer]
 
 
 class HandedSends:
-    """The submitted sends, and two threads for those that fail. Thread-safe."""
+    """The submitted sends, and two threads that handle failed sends. Thread-safe."""
 
     def __init__(self, sending: Sending, tell_ended: Callable[[Ended], None], threads_name: str) -> None:
-        """`tell_ended` gets each ended attempt, for `conclude`. It must be quick, and not call this object."""
+        """`tell_ended` gets each ended attempt, for `conclude`.
+
+        `tell_ended` must be quick, and must not call this object.
+        """
         self._sending = sending
         self._tell_ended = tell_ended
         #: The failed attempts not yet judged, and one True for each attempt ever added; False ends the threads.
@@ -94,7 +98,7 @@ class HandedSends:
             raise
 
     def begin(self, send: HandedSend) -> None:
-        """Start the next attempt. Waits for the route of a topic that is not known yet."""
+        """Start the next attempt. If the topic's route is not known yet, waits for the route."""
         try:
             attempt = self._sending.begin(send.pending)
             send.hand_in(attempt, partial(self._tell_ended, (send, attempt)))
@@ -111,7 +115,7 @@ class HandedSends:
             send.end(error)
 
     def end_late(self) -> None:
-        """End sends whose time is up, whatever they wait for. It has to be called every LATENESS_SECONDS."""
+        """End sends whose time is up, whatever they wait for. This method has to be called every LATENESS_SECONDS."""
         self._sending.end_late()
         self._settling.end_late()
         now = time.monotonic()
@@ -122,7 +126,7 @@ class HandedSends:
                 self._judge_safely(failed)
 
     def close(self) -> None:
-        """Wait for the threads. Call it when no send is under way."""
+        """Wait for the threads. Call this method when no send is under way."""
         self._settling.close()
         for _ in self._threads:
             self._to_judge.put(False)

@@ -12,7 +12,7 @@ from mqdb_client.producer.append.broker_link import BrokerLink
 
 
 def recall(links: Mapping[str, BrokerLink], handle: str, timeout_seconds: float) -> RecallStatus:
-    """Ask the broker of a handle to recall the message.
+    """Recall the message of a handle, on the handle's broker.
 
     Raises the errors of `mqdb.broker.schedule.timers.recall`, RecallHandleInvalid for a broker that is not in `links`,
     and BrokerUnavailable if the broker does not answer in time: it is then unknown whether the message was recalled.

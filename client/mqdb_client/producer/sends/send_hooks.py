@@ -1,12 +1,12 @@
 """Hooks of a producer: user code that sees each send and may forbid it.
 
-They are called for each attempt, so several times for a send that is retried:
+Hooks are called for each attempt, so several times for a send that is retried:
 
     check_forbidden        an error ends the send and reaches the caller; the other hooks are not called
     send_message_before    an error is logged
     send_message_after     an error is logged; called whether the attempt failed or not
 
-To add properties a hook does not change the message: it puts them into `extra_properties`.
+To add properties, a hook does not change the message: it puts the properties into `extra_properties`.
 
 RocketMQ: CheckForbiddenHook, SendMessageHook, DefaultMQProducerImpl.sendKernelImpl.
 """
@@ -36,9 +36,10 @@ class SendMessageContext:
     """One attempt to send, as hooks see it: one message or the messages of a batch, with their ids in the same order.
 
     `results` and `error` are set after the attempt. There are as many results as messages, or no results after an error
-    and for ONEWAY. A hook can keep data in `attributes`, under names of its own; all attempts of a send share them.
-    `extra_properties` has a dict for each message. Properties that a hook puts there before the attempt are stored with
-    the message, within the limits for a sender's properties. Existing properties of the message are not changed.
+    and for ONEWAY. A hook can keep data in `attributes`, under its own names; all attempts of a send share these
+    attributes. `extra_properties` has a dict for each message. Properties that a hook puts there before the attempt are
+    stored with the message, within the limits for a sender's properties. Existing properties of the message are not
+    changed.
     """
 
     producer_group: str
@@ -83,7 +84,10 @@ class SendMessageContext:
 
 @runtime_checkable
 class SendMessageHook(Protocol):
-    """Called before and after each attempt, in the thread that sends or receives the answer; be quick there."""
+    """A hook, called before and after each attempt.
+
+    It runs in the thread that sends or receives the answer, so it must be quick.
+    """
 
     #: Its name in the log.
     hook_name: str
@@ -92,7 +96,7 @@ class SendMessageHook(Protocol):
         """Called before the attempt."""
 
     def send_message_after(self, context: SendMessageContext) -> None:
-        """Called after the attempt; for ONEWAY, once it was handed over."""
+        """Called after the attempt; for ONEWAY, once the attempt was handed over."""
 
 
 @runtime_checkable
@@ -109,7 +113,7 @@ class CheckForbiddenHook(Protocol):
 class Hooks:
     """The hooks of a producer, in the order of registration. Thread-safe.
 
-    Used around each attempt, so that a producer without hooks makes no context:
+    The hooks are used around each attempt in this way, so that a producer without hooks makes no context:
 
         context = None
         if not hooks.is_empty:
@@ -139,7 +143,7 @@ class Hooks:
     def register_send_message_hook(self, hook: object) -> None:
         """Call a hook from the next attempt on, once for each registration.
 
-        Raises ParameterInvalid if it is not a hook.
+        Raises ParameterInvalid if `hook` is not a hook.
         """
         if not isinstance(hook, SendMessageHook):
             raise _no_hook(hook, SendMessageHook)
@@ -148,7 +152,7 @@ class Hooks:
             self.is_empty = False
 
     def register_check_forbidden_hook(self, hook: object) -> None:
-        """Call a hook from the next attempt on. Raises ParameterInvalid if it is not a hook."""
+        """Call a hook from the next attempt on. Raises ParameterInvalid if `hook` is not a hook."""
         if not isinstance(hook, CheckForbiddenHook):
             raise _no_hook(hook, CheckForbiddenHook)
         with self._guard:

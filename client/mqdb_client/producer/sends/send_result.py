@@ -17,8 +17,8 @@ class SendResult:
     """The queue and the position of a stored message. `log_pos` is its position in the broker's commit log.
 
     A message to be delivered later is not in `queue` yet, and its position there will be different. As in RocketMQ,
-    `log_pos` and `queue_offset` are those of the waiting record in a system topic. A message with a time of delivery
-    has a `recall_handle`, which `Producer.recall` takes.
+    `log_pos` and `queue_offset` are the positions of the waiting record in a system topic. A message with a time of
+    delivery has a `recall_handle`, which `Producer.recall` takes.
     """
 
     status: SendStatus
@@ -33,8 +33,9 @@ class SendResult:
     def queue_offset(self) -> int:
         """The offset in the queue. If the send did not return it, dispatch assigns it, and the first access fetches it.
 
-        May wait for dispatch, and raises the errors of `find_queue_offset` if that takes too long; IllegalState if the
-        transaction of the send is open or was rolled back, and in another process if it was not read before.
+        This may wait for dispatch, and raises the errors of `find_queue_offset` if that takes too long; IllegalState if
+        the transaction of the send is open or was rolled back, and in another process if the offset was not read
+        before.
         """
         if self._queue_offset is None:
             self._queue_offset = self.find_queue_offset()

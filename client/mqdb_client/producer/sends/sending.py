@@ -6,9 +6,8 @@
     judge      after a failure: decide whether and where to retry, or raise
 
 An attempt without an answer may have stored the messages, and only its broker can tell. So the next attempt goes to the
-same broker, after the backend has ended and the log has been searched for the messages. RocketMQ would store them
-twice.
-RocketMQ: DefaultMQProducerImpl.sendDefaultImpl, MQClientAPIImpl.onExceptionImpl.
+same broker, after the backend has ended and the log has been searched for the messages. RocketMQ would store the
+messages twice. RocketMQ: DefaultMQProducerImpl.sendDefaultImpl, MQClientAPIImpl.onExceptionImpl.
 """
 
 import time
@@ -81,12 +80,12 @@ class PendingSend:
 
     @property
     def topic(self) -> str:
-        """The topic of all its messages."""
+        """The topic of all messages of the send."""
         return self.messages[0].topic
 
     @property
     def unique_ids(self) -> list[UUID]:
-        """The ids of its messages, in order; made on first use, and the same for all attempts."""
+        """The ids of the messages, in order; made on first use, and the same for all attempts."""
         if self._unique_ids is None:
             self._unique_ids = self.id_generator.take(len(self.messages), self.born_time)
         return self._unique_ids
@@ -98,7 +97,10 @@ class PendingSend:
 
 
 class Attempt(Unit):
-    """One attempt of a send: its messages to one queue. It has `results` and `status` once they are stored."""
+    """One attempt of a send: its messages to one queue.
+
+    An attempt has `results` and `status` once its messages are stored.
+    """
 
     __slots__ = ("_sending", "began", "context", "pending", "place", "results", "status")
 
@@ -179,7 +181,7 @@ class Sending:
     def send(self, pending: PendingSend) -> list[SendResult]:
         """Retry until the messages are stored; returns the results in order.
 
-        Raises the error of the last attempt, with a note about all attempts; SendOutcomeUnknown.
+        Raises SendOutcomeUnknown, or the error of the last attempt with a note about all attempts.
         """
         while True:
             try:
@@ -211,7 +213,7 @@ class Sending:
         """Begin the next attempt of a send.
 
         Raises the errors of `PublishRoutes.find` and `PublishQueues.choose`, BatchTooLarge, the errors of a
-        CheckForbiddenHook, and those of `check_message` for a message that a hook has changed.
+        CheckForbiddenHook, and the errors of `check_message` for a message that a hook has changed.
         """
         topic = pending.topic
         queues = self._routes.known.get(topic)
@@ -272,7 +274,9 @@ class Sending:
         return results
 
     def judge(self, pending: PendingSend, attempt: Attempt, error: MqdbError | NoAnswer) -> bool:
-        """Judge a failed attempt. True if the messages are stored nevertheless, False if the send has to be retried.
+        """Judge a failed attempt.
+
+        Returns True if the messages are stored nevertheless, and False if the send has to be retried.
 
         Raises the final error if no retry is left.
         """
@@ -297,7 +301,7 @@ class Sending:
         return False
 
     def _settle(self, pending: PendingSend, attempt: Attempt, unknown: NoAnswer) -> bool:
-        """Whether the messages turn out to be stored."""
+        """Find out whether the messages are stored."""
         unique_ids, link = pending.unique_ids, attempt.place.link
         open_end = SendOutcomeUnknown(pending.topic, link.name, pending.message_ids, unknown.reason)
         open_end.__cause__ = unknown
@@ -318,9 +322,9 @@ class Sending:
         return bool(found)
 
     def _settled_status(self, pending: PendingSend, link: BrokerLink) -> SendStatus:
-        """The status of messages that turned out to be stored.
+        """The status of messages that are stored although there was no answer.
 
-        Ending the backend also ended its wait for a standby, if it had one.
+        If the backend was waiting for a standby, the end of the backend also ended this wait.
         """
         if link.durability is not Durability.SYNC_MASTER:
             return SendStatus.SEND_OK
@@ -349,7 +353,8 @@ class Sending:
     def _can_wait_for_records(self, pending: PendingSend) -> bool:
         """Whether the leading thread may make the records.
 
-        It may not if making them can fail or take long, or if the caller continues and may change the properties.
+        It may not if making the records can fail or take long, or if the caller continues and may change the
+        properties.
         """
         return (
             pending.mode is SendMode.SYNC
@@ -374,6 +379,6 @@ class Sending:
         )
 
     def _has_tries_left(self, pending: PendingSend) -> bool:
-        """Whether another attempt is allowed, and there is time for it."""
+        """Whether another attempt is allowed, with enough time left."""
         most = most_tries(pending.mode, pending.target, self.config)
         return len(pending.brokers_sent) < most and time.monotonic() < pending.deadline

@@ -36,7 +36,7 @@ class SentMessages:
     """Queries brokers about messages of one producer, each query within the send timeout."""
 
     def __init__(self, links: Callable[[], Mapping[str, BrokerLink]], timeout_seconds: float) -> None:
-        """`links` raises IllegalState if the producer no longer runs."""
+        """`links` raises IllegalState if the producer is no longer running."""
         self._links = links
         self._timeout_seconds = timeout_seconds
 
@@ -100,9 +100,12 @@ class SentMessages:
         return self.find_queue_offset(SendPlace(queue, link, queue_key), log_pos, unique_id)
 
     def find_queue_offset(self, place: SendPlace, log_pos: int, unique_id: UUID, waits: bool = False) -> int:
-        """The offset of a record. Dispatches if there is no leader to do it. Raises DispatchTimeout, BrokerUnavailable.
+        """The offset of a record. If there is no leader to dispatch the record, dispatches it.
 
-        A record with a later time of delivery is not in the queue of `place`; its offset is that in its own queue.
+        Raises DispatchTimeout, BrokerUnavailable.
+
+        A record with a later time of delivery is not in the queue of `place`; its offset is the offset in its own
+        queue.
         """
         self._links()
         link, deadline = place.link, time.monotonic() + self._timeout_seconds

@@ -1,7 +1,8 @@
 """Settling: find the outcome of sends that got no answer and that no thread waits for.
 
-All sends by one backend are settled together. A lost connection may leave a thousand sends open. Settled one by one,
-each would wait for that backend to end, and then query one id on the only connection for queries.
+All open sends of one backend are settled together. A lost connection may leave a thousand sends open. If they were
+settled one by one, each send would wait for the backend to end, and then query one id on the only connection for
+queries.
 """
 
 import logging
@@ -25,7 +26,10 @@ MAX_LOOKED_FOR: Final = 1_000
 
 
 class OpenSend(NamedTuple):
-    """An attempt with an unknown outcome. `go_on` is called when `unknown.found` is set, or when it will not be."""
+    """An attempt with an unknown outcome.
+
+    `go_on` is called when `unknown.found` is set, or when it is certain that it will not be set.
+    """
 
     attempt: Attempt
     unknown: NoAnswer
@@ -40,7 +44,7 @@ class _Asked(NamedTuple):
 
 
 class Settling:
-    """The open sends of a producer, by the backend that was asked. Thread-safe.
+    """The open sends of a producer, by the backend that ran their statement. Thread-safe.
 
     While a backend has open sends, a thread waits for the end of this backend.
     """
@@ -51,7 +55,7 @@ class Settling:
         self._open: dict[_Asked, list[OpenSend]] = {}
 
     def add(self, open_: OpenSend) -> None:
-        """Settle a send in another thread, which calls `go_on`; in this thread if no other can be started.
+        """Settle a send in another thread, which calls `go_on`; in this thread if no other thread can be started.
 
         `go_on` must not raise.
         """
@@ -74,7 +78,7 @@ class Settling:
         open_.go_on()
 
     def end_late(self) -> None:
-        """Let sends continue whose deadline has passed, even if others still wait."""
+        """Let sends past their deadlines continue, even if other sends still wait."""
         now = time.monotonic()
         late = []
         with self._changed:
@@ -85,7 +89,7 @@ class Settling:
             open_.go_on()
 
     def close(self) -> None:
-        """Wait until nothing is open."""
+        """Wait until no send is open."""
         with self._changed:
             self._changed.wait_for(lambda: not self._open)
 

@@ -1,6 +1,6 @@
 """Sends without an answer: find their outcome, now or when the user asks later.
 
-The backend that was asked has to end first; after that it can no longer store messages.
+The backend that ran the statement has to end first; after that, it can no longer store messages.
 """
 
 import threading
@@ -30,10 +30,12 @@ MOST_UNKNOWN: Final = 10_000
 def settle(
     link: BrokerLink, outcome: NoAnswer, unique_ids: Sequence[UUID], deadline: float, late: MqdbError
 ) -> dict[UUID, StoredAt]:
-    """The messages, among those with an unknown outcome, that are stored. This is final: the others never will be.
+    """The stored messages among those with an unknown outcome.
+
+    The result is final: the other messages will never be stored.
 
     Raises `late` if the broker does not answer in time; BrokerUnavailable and its subclasses; StorageRefused; NoAnswer
-    if no message is stored so far and the backend is not known, because it may still store them.
+    if no message is stored so far and the backend is not known, because the backend may still store the messages.
     """
     # All messages of a statement were sent to the same backend, and a backend that is gone stays gone.
     if outcome.backend is not None and outcome.backend not in link.gone:
@@ -57,7 +59,7 @@ def _end(link: BrokerLink, backend: Backend, deadline: float, late: MqdbError) -
 
 
 def _ask(link: BrokerLink, question: Callable[[Connection], T], deadline: float, late: MqdbError) -> T:
-    """Ask until there is an answer: whatever broke one connection has often broken the other, too."""
+    """Query until there is an answer, because the cause that broke one connection has often broken the other, too."""
     while True:
         try:
             return link.ask(question, deadline, late)
