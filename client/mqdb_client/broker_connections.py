@@ -74,7 +74,7 @@ class BrokerConnections:
         self._may_connect = True
 
     def close(self) -> None:
-        """Refuse new connections, and close unused ones."""
+        """Refuse new connections, and close unused connections."""
         self._may_connect = self.is_met = False
         self._engine.dispose()
 

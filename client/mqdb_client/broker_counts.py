@@ -58,7 +58,7 @@ class BrokerCounts:
 
 
 class Observer(Protocol):
-    """Receives the counts. It is called in the thread that checks all clients, so it must return quickly."""
+    """Receives the counts. The observer is called in the thread that checks all clients, so it must return quickly."""
 
     def update(self, counts: BrokerCounts) -> None:
         """Called when the counts may have changed."""

@@ -70,7 +70,7 @@ class ClientInstance:
         *,
         may_be_down: bool = False,
     ) -> "ClientInstance":
-        """This process's instance with this name for a broker. Release it with `release`.
+        """The instance with this name for a broker in this process. Release it with `release`.
 
         With `may_be_down` the broker need not be reachable now. Raises BrokerUnavailable and its subclasses,
         SchemaMissing, SchemaTooOld, SchemaTooNew.
@@ -208,7 +208,7 @@ class ClientInstance:
 
     @property
     def is_met(self) -> bool:
-        """Whether the broker has been reached and is the expected one."""
+        """Whether the broker has been reached and is the expected broker."""
         return self.connections.is_met
 
     @property

@@ -89,7 +89,7 @@ class NotificationThread:
 
     The thread listens to arrivals while `arrivals` has callbacks, and calls the callbacks with None when it begins to
     listen. `greet` is called with each new connection, and rejects a connection by raising an error. `recovered` is
-    called after each connection except the first.
+    called after each new connection except the first connection.
     """
 
     def __init__(

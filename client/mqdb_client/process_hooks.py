@@ -56,7 +56,7 @@ class OperationContext:
 class OperationHook(Protocol):
     """A hook for the operations of all clients of the process.
 
-    It runs in the thread of the operation, so it must be quick.
+    The hook runs in the thread of the operation, so it must be quick.
     """
 
     #: Its name in the log.

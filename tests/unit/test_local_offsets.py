@@ -260,7 +260,7 @@ def test_a_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
 def test_two_consumers_never_share_a_file(opened: Opened, directory: Path) -> None:
     opened()
 
-    with pytest.raises(IllegalState, match="give each an instance_name of its own"):
+    with pytest.raises(IllegalState, match="give each consumer its own instance_name"):
         LocalOffsets(directory).open()
 
 

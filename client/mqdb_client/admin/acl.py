@@ -125,6 +125,6 @@ class Acl(Subject):
             return held(connection, principal, wanted)
 
     def list(self, principal: str | None = None, *, topic: str | None = None, group: str | None = None) -> list[Right]:
-        """List rights by principal, optionally only those of one principal, on a topic or on a group."""
+        """List rights by principal, optionally only the rights of one principal, on one topic or on one group."""
         with self._access.connected() as connection:
             return list_rights(connection, principal, topic, group)

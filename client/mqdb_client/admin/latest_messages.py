@@ -23,7 +23,7 @@ class LatestMessages(NamedTuple):
 
     messages: list[ReceivedMessage]
     looked_at: int
-    """The number of messages checked: the returned messages, and those that did not match."""
+    """The number of messages checked: both the returned messages and messages that did not match."""
     before: tuple[int, ...] | None
     """For each queue, the offset before which to continue; None if everything has been checked."""
 

@@ -52,9 +52,9 @@ class Messages(Subject):
     def trace(self, message_id: str) -> MessageTrace:
         """The history of a message, by its unique id: all its copies, and their state in each group.
 
-        It includes copies that wait for their time or for the end of their transaction, and copies that are not
-        dispatched yet. If the message does not exist, there are no copies. Raises ParameterInvalid if `message_id` is
-        not a message id.
+        The history includes copies that wait for their time or for the end of their transaction, and copies that are
+        not dispatched yet. If the message does not exist, there are no copies. Raises ParameterInvalid if `message_id`
+        is not a message id.
         """
         unique_id = parse_unique_id(message_id)
         with self._access.connected() as connection:

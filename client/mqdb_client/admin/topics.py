@@ -109,6 +109,6 @@ class Topics(Subject):
         return gone
 
     def list(self) -> list[TopicConfig]:
-        """All topics by name, including those of the broker and of groups."""
+        """All topics by name, including the broker's own topics and the topics of groups."""
         with self._access.connected() as connection:
             return [found.config for found in list_topics(connection)]

@@ -1,4 +1,4 @@
-"""Half messages, including those whose producers do not report the end of the transaction."""
+"""Half messages, including half messages whose producers do not report the end of the transaction."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ class Transactions(Subject):
     """The half messages of a broker."""
 
     def resolve(self, transaction_id: str, resolution: Resolution, *, actor: str | None = None) -> HalfMessage:
-        """End a half message by hand, or resume the checks of a discarded one; returns the changed half message.
+        """End a half message by hand, or resume the checks of a discarded half message; returns it as changed.
 
         A role with the right to operate the topic can resolve a half message from the time when the checker of `mqdb
         serve` has found it until it ends.
@@ -31,7 +31,7 @@ class Transactions(Subject):
         group: str | None = None,
         limit: int = 100,
     ) -> list[HalfMessage]:
-        """Half messages in these states, oldest first; by default those that have not ended.
+        """Half messages in these states, oldest first; by default, half messages that have not ended.
 
         `group` is the producers' group.
         """

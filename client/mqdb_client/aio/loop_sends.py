@@ -108,9 +108,9 @@ class LoopSends:
     def append_alone(self, attempt: Attempt, ended: Callable[[], None]) -> bool:
         """Send the statement of an attempt now, and let the loop read the answer.
 
-        Returns False if the send has to share a statement with others. A single send needs no thread switch this way.
-        Tasks whose sends ended together also begin their next sends together, and more of these share a statement if
-        the append thread has to wake up first.
+        Returns False if the send has to share a statement with other sends. A single send needs no thread switch this
+        way. Tasks whose sends ended together also begin their next sends together, and more of these share a statement
+        if the append thread has to wake up first.
         """
         if self._have_company or len(self._under_way) > 1 or threading.get_ident() != self._thread:
             return False

@@ -112,7 +112,7 @@ class App:
 
         `tag` is a tag expression; `sql` is an SQL92 condition, as an alternative to `tag`. After `retries` retries a
         message becomes a dead letter; the default is the group's setting, 16 unless changed. `backoff` is the delay
-        before each retry: a timedelta, or a function like those that `exponential` returns; the default is the broker's
+        before each retry: a timedelta, or a function such as `exponential` returns; the default is the broker's
         delay levels. An exception in `dead_letter_on` makes the message a dead letter immediately. With `orderly`, the
         function gets one message of each queue at a time, in order; a failed message is retried in its place, after 30
         s at most. With `exactly_once`, writes through a parameter annotated with Connection, Session, AsyncConnection
@@ -166,7 +166,7 @@ class App:
 
         When the application starts to consume, it creates the cron, or changes it to these values. By default cron,
         topic and group are named after the function. `catch_up` determines what happens for times at which no broker
-        was running. The other options are those of `listener`; the function may take the message or no argument.
+        was running. The other options are the options of `listener`; the function may take the message or no argument.
 
         Raises NameInvalid and ParameterInvalid; an invalid text is refused when the cron is created.
         """
@@ -240,7 +240,7 @@ class App:
         return [ListenerGroup(name, listeners) for name, listeners in known.items() if not names or name in names]
 
     def crons(self, *groups: str) -> list[AppCron]:
-        """The crons of all groups, or of the named ones."""
+        """The crons of all groups, or only of the named groups."""
         return [cron for cron in self._crons.values() if not groups or cron.group in groups]
 
     def options_of(self, group: str) -> dict[str, Any]:
@@ -251,7 +251,7 @@ class App:
 
     @asynccontextmanager
     async def consuming(self, *groups: str) -> AsyncIterator[None]:
-        """Consume in this process and loop while the block runs; all groups, or only the named ones.
+        """Consume in this process and loop while the block runs: all groups, or only the named groups.
 
         Raises the errors of a consumer's start and shutdown; CronExists if another application has a cron with the same
         name; ParameterInvalid for a group without listeners, or for a body type with an annotation that cannot be
@@ -268,7 +268,7 @@ class App:
         await consumers.stop()
 
     async def drain(self, *groups: str) -> None:
-        """Wait until all groups, or only the named ones, have consumed all messages.
+        """Wait until all groups, or only the named groups, have consumed all messages.
 
         The consumers of the groups must be running. Consumers commit every 5 s, unless `configure_group` sets
         `persist_consumer_offset_interval`. Messages waiting for a retry do not count. Broadcasting groups are not

@@ -34,7 +34,7 @@ class ConsumingApp(Protocol):
 
 
 class AppConsumers:
-    """The consumers of one application. They are started once, then stopped once, in the same event loop.
+    """The consumers of one application. The consumers are started once, then stopped once, in the same event loop.
 
     `groups` are the names of groups; without names, the consumers are those of all groups.
     """

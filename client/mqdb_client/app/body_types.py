@@ -53,7 +53,7 @@ JSON_TYPES: Final = frozenset(map(_type_name, (dict, list, str, int, float, bool
 
 
 def types_of(value: object) -> list[str]:
-    """The type name of a value, then those of the values in its containers, sorted and without duplicates.
+    """The type name of a value, then the type names of the values in its containers, sorted and without duplicates.
 
     Keys that are not strings are included, as `key:int`. If a container has several types and JSON lacks some of them,
     the last item is a hash of the layout.

@@ -1,7 +1,7 @@
 """The listeners of one group of an application: together they are the listener of its consumer.
 
 A message goes to the listener of the topic to which it was sent, also when it is redelivered. This listener's policy
-determines how often and when it is retried, and which errors make it a dead letter immediately.
+determines how often and when the message is retried, and which errors make it a dead letter immediately.
 """
 
 import asyncio

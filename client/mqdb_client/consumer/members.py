@@ -4,8 +4,8 @@
                          ├──▶ strategy ──▶ listener or polls
     broker-b ── member ──┘
 
-Membership, queue ownership and offsets are rows in each broker's own database, so each member rebalances by itself with
-the group's other members there. A broker that is down, or slow, does not affect the others.
+Membership, queue ownership and offsets are rows in each broker's own database, so each member rebalances on its own
+with the group's other members on the same broker. A broker that is down, or slow, does not affect the other brokers.
 """
 
 import time

@@ -54,7 +54,7 @@ class PushConsumer:
 
     The consumer waits for topics that do not exist yet. Use it in a `with` statement, call `start` and `shutdown`, or
     call `run`. If the settings name several brokers, the consumer reads the topic's queues on all of them. A broker
-    that is down is added when it comes up, and a lost broker does not delay the others.
+    that is down is added when it comes up, and a lost broker does not delay the other brokers.
     """
 
     @configured_by(PushConsumerConfig)
@@ -96,10 +96,9 @@ class PushConsumer:
 
         For a condition on properties, pass `MessageSelector.by_sql("a > 1")`. A second call for a topic replaces the
         first call. All members of a group have to subscribe to the same topics with the same filters. To change
-        subscriptions while other members run, announce a `version` above theirs, first in one member and then in the
-        others.
-        Raises NameInvalid, TagExpressionInvalid and ParameterInvalid. While the consumer is running, also raises
-        SubscriptionConflict, FilterDisabled and the errors of `start`.
+        subscriptions while other members run, announce a higher `version` than the other members have, first in one
+        member and then in all others. Raises NameInvalid, TagExpressionInvalid and ParameterInvalid. While the consumer
+        is running, also raises SubscriptionConflict, FilterDisabled and the errors of `start`.
         """
         check_topic_name(topic)
         self._subscribe_to(self._subscriptions | {topic: filter_of(expression)}, version)

@@ -87,7 +87,7 @@ class RequestAnswers:
         self._thread = threading.Thread(target=self._run, name=f"mqdb-{group}-requests", daemon=True)
 
     def start(self) -> None:
-        """Answer requests from now on, including earlier ones."""
+        """Answer requests from now on, including earlier requests."""
         self._thread.start()
         self._callback = self._instance.on_request(lambda _: self._wake.set())
         self._wake.set()

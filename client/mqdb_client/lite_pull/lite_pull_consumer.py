@@ -143,10 +143,10 @@ class LitePullConsumer:
 
         For a condition on properties, pass `MessageSelector.by_sql("a > 1")`. A second call for a topic replaces the
         first call. All members of a group have to subscribe to the same topics with the same filters. To change
-        subscriptions while other members run, announce a `version` above theirs, first in one member and then in the
-        others. Make the first subscription before the start.
-        Raises NameInvalid, TagExpressionInvalid, ParameterInvalid, and IllegalState after `assign`. While the consumer
-        is running, also raises SubscriptionConflict, FilterDisabled and the errors of `start`.
+        subscriptions while other members run, announce a higher `version` than the other members have, first in one
+        member and then in all others. Make the first subscription before the start. Raises NameInvalid,
+        TagExpressionInvalid, ParameterInvalid, and IllegalState after `assign`. While the consumer is running, also
+        raises SubscriptionConflict, FilterDisabled and the errors of `start`.
         """
         check_topic_name(topic)
         self._subscribe_to(self._subscriptions | {topic: filter_of(expression)}, version)

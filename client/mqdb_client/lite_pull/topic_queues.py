@@ -13,7 +13,7 @@ from mqdb_client.queue_argument import check_queue
 
 
 class PollQueue(NamedTuple):
-    """A queue's broker, and the queue's key there."""
+    """A queue's broker, and the queue's key on that broker."""
 
     instance: ClientInstance
     queue_key: int

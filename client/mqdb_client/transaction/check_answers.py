@@ -37,7 +37,7 @@ _RETRY_SECONDS: Final = 1.0
 
 
 class CheckAnswers:
-    """Answers the checks of one broker for one producer. It is started once, then stopped once."""
+    """Answers the checks of one broker for one producer. An object is started once, then stopped once."""
 
     def __init__(self, link: BrokerLink, group: str, listener: TransactionListener, timeout_seconds: float) -> None:
         """`timeout_seconds` is the time limit for each request to the broker."""
@@ -50,7 +50,7 @@ class CheckAnswers:
         self._thread = threading.Thread(target=self._run, name=f"mqdb-{group}-checks-{link.name}", daemon=True)
 
     def start(self) -> None:
-        """Answer checks from now on, including earlier ones."""
+        """Answer checks from now on, including earlier checks."""
         self._callback = self._link.instance.on_request(lambda _: self._wake.set())
         self._wake.set()
         self._thread.start()

@@ -276,5 +276,5 @@ def test_two_consumers_with_one_file_are_refused(
 ) -> None:
     member(Inbox(), **broadcasting(tmp_path))
 
-    with pytest.raises(IllegalState, match="give each an instance_name of its own"):
+    with pytest.raises(IllegalState, match="give each consumer its own instance_name"):
         member(Inbox(), **broadcasting(tmp_path))

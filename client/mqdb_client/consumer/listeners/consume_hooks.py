@@ -63,7 +63,7 @@ class ConsumeMessageContext:
 class ConsumeMessageHook(Protocol):
     """A hook, called before and after each call of the listener.
 
-    It runs in the calling thread, so it must return quickly.
+    The hook runs in the calling thread, so it must return quickly.
     """
 
     #: Its name in the log.

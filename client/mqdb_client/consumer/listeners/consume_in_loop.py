@@ -33,7 +33,7 @@ class ConsumeInLoop(ConsumeConcurrently):
         thread_nums: int,
         **options: Any,
     ) -> None:
-        """`options` are those of ConsumeConcurrently."""
+        """`options` are the options of ConsumeConcurrently."""
         super().__init__(group, listener, broker_names, thread_nums=thread_nums, **options)
         self._waiting: deque[ProcessQueue] = deque()
         self.threads: LoopTasks = LoopTasks(loop, self._take, thread_nums)

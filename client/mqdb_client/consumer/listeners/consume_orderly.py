@@ -1,4 +1,4 @@
-"""Orderly consumption: threads pass the messages of each queue to the listener, one call after the other.
+"""Orderly consumption: threads pass the messages of each queue to the listener, one call at a time.
 
 A thread keeps a queue until the queue is empty or has to pause, or for 60 s if other queues wait. A failed message is
 retried before all messages behind it. Without `max_reconsume_times`, the message is retried forever; otherwise it goes

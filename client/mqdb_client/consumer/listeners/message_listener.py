@@ -139,7 +139,7 @@ def retry_of(group: str, context: ConsumeConcurrentlyContext) -> Retry:
 
 
 def where(group: str, messages: Sequence[ReceivedMessage]) -> dict[str, object]:
-    """The fields of a log record about the messages of one call: those of the first message, and their count."""
+    """The fields of a log record about the messages of one call: the fields of the first message, and the count."""
     first = messages[0]
     return {
         "group": group,

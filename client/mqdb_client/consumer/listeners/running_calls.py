@@ -1,7 +1,7 @@
 """Running calls: the calls of the listener that have not returned, with their start times and threads.
 
-A call that takes too long is given up: its messages are retried, and its late answer is ignored. Its thread stays busy,
-because Python cannot end a thread. RocketMQ: ProcessQueue.cleanExpiredMsg.
+A call that takes too long is given up: its messages are retried, and its late answer is ignored. The thread of the call
+stays busy, because Python cannot end a thread. RocketMQ: ProcessQueue.cleanExpiredMsg.
 """
 
 import asyncio

@@ -54,7 +54,7 @@ Offsets = Mapping[MessageQueue, LocalOffset]
 
 
 def offsets_directory(home: Path, address: str, instance_name: str, group: str) -> Path:
-    """The directory for the offsets of a consumer. It is the same directory after each restart.
+    """The directory for the offsets of a consumer. The directory is the same after each restart.
 
     Its name does not contain the client id, which includes the process id unless the instance has a name. A group's
     name is used as it is; the name of an instance is quoted. Source: ClientConfig.changeInstanceNameToPID.

@@ -47,7 +47,7 @@ class OffsetStore(Protocol):
     def take(
         self, connection: Connection, wanted: Mapping[int, MessageQueue], start: StartingPoint, *, force: bool
     ) -> list[OwnedQueue]:
-        """Take those of the wanted queues (a dict by key) that are free; `start` applies to queues that have no offset.
+        """Take the wanted queues (a dict by key) that are free; `start` applies to queues that have no offset.
 
         With `force`, queues are taken before their owners give them back.
         """

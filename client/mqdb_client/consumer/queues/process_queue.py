@@ -52,7 +52,7 @@ _RESUME_NUMERATOR, _RESUME_DENOMINATOR = 3, 4
 
 
 class QueueOwner(Protocol):
-    """The owner of process queues. Its methods are thread-safe."""
+    """The owner of process queues. The owner's methods are thread-safe."""
 
     def on_progress(self, process_queue: "ProcessQueue") -> None:
         """Note that a process queue has room again, or has settled."""
@@ -231,7 +231,10 @@ class ProcessQueue:
                 self._body_bytes -= self._in_hand.pop(message._queue_offset)
 
     def retry(self, messages: list[ReceivedMessage]) -> bool:
-        """Make failed messages available again, before all others. Returns False if the queue was already dropped."""
+        """Make failed messages available again, before all other messages.
+
+        Returns False if the queue was already dropped.
+        """
         with self._lock:
             if not self._is_dropped:
                 self._unstarted.extendleft(reversed(messages))

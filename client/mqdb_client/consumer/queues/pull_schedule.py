@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 
 class PullSchedule:
-    """The marked queues among those that are read, by key. Not thread-safe: the pull service holds a lock.
+    """The marked queues among all queues being read, by key. Not thread-safe: the pull service holds a lock.
 
     The cost depends on the number of marks, not on the number of queues.
     """

@@ -1,11 +1,12 @@
 """Queue ownership: the queues that this member owns, from taking them to giving them back.
 
-A queue is taken when it is free. A queue is given back after it was dropped and has settled. Its offset is committed
-first, so the next owner gets no message twice. If another member takes the queue, by force or because this member was
-considered dead, the epoch rises. The next commit of this member notices this: the queue is then lost, and the results
-of its messages are ignored. All queues are lost when the log has another history than the one under which they were
-taken, because their offsets are meaningless there. The queues are then retaken at the offsets committed in the new
-history. RocketMQ: RebalanceImpl.updateProcessQueueTableInRebalance, RemoteBrokerOffsetStore.
+A queue is taken when it is free. A queue is given back after it was dropped and has settled. The offset is committed
+before the queue is given back, so the next owner gets no message twice. If another member takes the queue, by force or
+because this member was considered dead, the epoch rises. The next commit of this member notices this: the queue is then
+lost, and the results of its messages are ignored. All queues are lost when the log no longer has the history under
+which they were taken, because their offsets are meaningless in another history. The queues are then retaken at the
+offsets committed in the new history. RocketMQ: RebalanceImpl.updateProcessQueueTableInRebalance,
+RemoteBrokerOffsetStore.
 """
 
 import logging
@@ -124,9 +125,9 @@ class QueueOwnership:
         *,
         force: bool = False,
     ) -> list[ProcessQueue]:
-        """Take those of the wanted queues that are free or, with `force`, all of them.
+        """Take the wanted queues that are free or, with `force`, all wanted queues.
 
-        This member must not own any of them yet.
+        This member must not own any of these yet.
         """
         if not wanted:
             return []
@@ -138,7 +139,7 @@ class QueueOwnership:
     def take_again(self, connection: Connection) -> list[ProcessQueue]:
         """Retake queues that the broker took away because it considered this member dead; returns the lost queues.
 
-        If the epoch rises by one, no other member has owned the queue, and its messages in hand stay valid.
+        If a queue's epoch rises by one, no other member has owned the queue, and its messages in hand stay valid.
         """
         if not self._held:
             return []

@@ -55,7 +55,7 @@ class RebalanceTimes:
 class RebalanceService:
     """Rebalances and commits for one consumer on one broker, and owns its process queues.
 
-    Its thread tells the strategy and the pull service which queues are added and which are removed.
+    The service's thread notifies the strategy and the pull service of added and removed queues.
     `is_attended` tells whether a broker process checks for dead members.
     `on_left` is called at the end of the service, when all queues are given back.
     """

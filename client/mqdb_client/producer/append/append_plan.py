@@ -401,7 +401,7 @@ def size_of(records: Iterable[Record]) -> int:
 
 
 def _parts(batch: list[Unit], error: MqdbError) -> list[list[Unit]]:
-    """The parts to retry if one unit may have caused the failure of the others; empty if the error concerns all units.
+    """The parts to retry if one unit may have made the other units fail; empty if the error concerns all units.
 
     A queue is missing for all its units or for none, so units are split by queue and by the history in which the queue
     was found. For other errors the batch is halved.

@@ -128,7 +128,7 @@ class CommitWait:
         return self._status
 
     def _look(self, connection: Connection) -> None:
-        """Let commits wait for standbys if there are any."""
+        """Let commits wait for standbys if the server has standbys."""
         with translated(connection):
             level = connection.scalar(_WAIT_FOR_STANDBYS)
         is_alone = level == _ALONE

@@ -1,4 +1,4 @@
-"""Waking: threads whose results are ready are woken one after the other, each by the previous one.
+"""Waking: threads whose results are ready are woken one after the other, each by the previously woken thread.
 
     one that has results    add ── begin ──▶ the first, who is awake ── pass_on ──▶ the second ── pass_on ──▶ the third
 
@@ -38,7 +38,7 @@ class Waking:
     """A line of sleepers to be woken. Thread-safe.
 
     The line takes no lock. If two threads act at the same moment, sleepers may be woken two at a time until the line is
-    empty, but never fewer than one.
+    empty, but at least one at a time.
     """
 
     def __init__(self) -> None:

@@ -41,7 +41,7 @@ class BridgedConnection:
         return asyncio.run_coroutine_threadsafe(self._execute(text, values), self._loop).result()
 
     def leave(self) -> None:
-        """Cancel the running statement and run no others, because the transaction may be over.
+        """Cancel the running statement and run no further statements, because the transaction may be over.
 
         Must be called in the event loop.
         """

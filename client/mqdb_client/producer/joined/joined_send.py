@@ -2,8 +2,8 @@
 
 The messages are appended on the caller's connection: they become visible when the caller commits, and vanish when the
 caller rolls back, also to a savepoint. This module does not begin, commit or roll back, and takes no locks. While the
-transaction is open, dispatch skips its messages, and no other session waits for it. Their queue offsets are assigned
-after the commit.
+transaction is open, dispatch skips its messages, and no other session waits for it. The queue offsets of these messages
+are assigned after the commit.
 
 No statement should fail, because an error would abort the caller's transaction. So possible errors are checked first,
 or the statement reports them in its result (`mqdb.store.log.joined_append`).
@@ -80,7 +80,7 @@ class JoinedSend:
 
         The records of a topic go to one of its queues, in order: to its queue in `queues`, to the queue that
         `sharding_key` chooses, or to the next in turn. A record with a later time of delivery is sent alone: see
-        `joined_append.append`. This takes one statement, two more for a connection that was not used before, and one
+        `joined_append.append`. A send takes one statement, two more for a connection that was not used before, and one
         more for a record with a time of delivery. Raises TopicNotFound, TopicNotWritable, QueueNotFound,
         ScheduleInvalid, SchemaMissing, SchemaTooOld, SchemaTooNew; ParameterInvalid for a connection that cannot be
         joined, for text that its client_encoding does not have, and for a queue of another broker or topic;

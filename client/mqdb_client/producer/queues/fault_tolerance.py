@@ -65,9 +65,9 @@ class LatencyFaultTolerance:
     def pick_one_at_least(self, broker_names: Iterable[str]) -> str | None:
         """One of these brokers, even if all are unavailable; None if all are unknown.
 
-        Returns the brokers of the better half in turn: available brokers rank first, then faster ones, then those that
-        become available sooner; ties are in any order. RocketMQ chooses among all known brokers, and forgets the chosen
-        broker if it has no queue of the topic.
+        Returns the brokers of the better half in turn: available brokers rank first, then faster brokers, then brokers
+        that become available sooner; ties are in any order. RocketMQ chooses among all known brokers, and forgets the
+        chosen broker if it has no queue of the topic.
         """
         known = [(name, fault) for name in broker_names if (fault := self._faults.get(name)) is not None]
         if not known:

@@ -200,7 +200,7 @@ class PublishQueues:
 
     @property
     def is_current(self) -> bool:
-        """Whether no route has changed since these queues were found, as far as this process knows."""
+        """Whether this process has seen no change of a route since these queues were found."""
         for known, route in self._known:
             if known(self._topic) is not route:
                 return False

@@ -72,7 +72,7 @@ def check_sharding_key(sharding_key: object) -> None:
 def by_hash(sharding_key: str, queue_nums: int) -> int:
     """The queue of a sharding key. The queue stays the same until the number of queues changes.
 
-    It is computed with Java's hash and remainder, so that a RocketMQ client would choose the same queue.
+    The queue is computed with Java's hash and remainder, so that a RocketMQ client would choose the same queue.
     """
     return _queue_of(java_string_hash(sharding_key), queue_nums)
 

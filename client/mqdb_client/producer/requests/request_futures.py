@@ -75,7 +75,7 @@ class WaitingRequest:
 class RequestFutures:
     """The waiting requests of one producer. Thread-safe.
 
-    Their number is not limited: each stays in memory for its timeout at most, which the caller chose.
+    The number of requests is not limited: each request stays in memory for its timeout at most, which the caller chose.
     """
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class RequestFutures:
             self._check_open()
 
     def close(self) -> None:
-        """End all requests with IllegalState, and refuse new ones. Calling it twice has no effect."""
+        """End all requests with IllegalState, and refuse new requests. Calling it twice has no effect."""
         with self._changed:
             self._is_closed = True
             given_up = list(self._waiting.values())

@@ -1,4 +1,4 @@
-"""Request and reply: a message that is answered by a second message to the process that sent the first.
+"""Request and reply: a message that is answered by a second message to the process that sent the first message.
 
     requester ── request ──▶ its topic ──▶ a consumer's listener
         ▲                                        │ producer.send(create_reply_message(request, ...))

@@ -86,7 +86,7 @@ class SendMessageContext:
 class SendMessageHook(Protocol):
     """A hook, called before and after each attempt.
 
-    It runs in the thread that sends or receives the answer, so it must be quick.
+    The hook runs in the thread that sends or receives the answer, so it must be quick.
     """
 
     #: Its name in the log.

@@ -353,8 +353,8 @@ class Sending:
     def _can_wait_for_records(self, pending: PendingSend) -> bool:
         """Whether the leading thread may make the records.
 
-        It may not if making the records can fail or take long, or if the caller continues and may change the
-        properties.
+        The leading thread may not if making the records can fail or take long, or if the caller continues and may
+        change the properties.
         """
         return (
             pending.mode is SendMode.SYNC

@@ -30,7 +30,7 @@ MOST_UNKNOWN: Final = 10_000
 def settle(
     link: BrokerLink, outcome: NoAnswer, unique_ids: Sequence[UUID], deadline: float, late: MqdbError
 ) -> dict[UUID, StoredAt]:
-    """The stored messages among those with an unknown outcome.
+    """The messages with an unknown outcome that are stored.
 
     The result is final: the other messages will never be stored.
 
