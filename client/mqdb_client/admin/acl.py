@@ -85,7 +85,7 @@ class Acl(Subject):
     ) -> list[RightChange]:
         """Give each of these roles exactly the listed rights, in one transaction; returns the changes.
 
-        Calling it again with the same rights changes nothing. A role that is not named keeps its rights. With `dry_run`
+        A second call with the same rights changes nothing. A role that is not named keeps its rights. With `dry_run`
         nothing changes. Raises the errors of `grant`.
         """
         with self._access.connected() as connection:

@@ -87,8 +87,8 @@ class Admin(BrokerAdmin):
     queues, unless the sessions are read-only. If `mqdb serve` is running, it dispatches messages a few milliseconds
     after each send.
 
-    All methods that only read also work on a standby. There, these methods see the state of the primary that the
-    standby has replayed, including the messages dispatched up to that point.
+    All methods that only read also work on a standby. On a standby, these methods see the state of the primary up to
+    the last replayed change, including the messages dispatched until then.
 
     Thread-safe. Besides the errors in its own documentation, each method can raise BrokerUnavailable and its
     subclasses, SchemaMismatch, StorageRefused, and ParameterInvalid for an argument of the wrong type or a string with

@@ -75,7 +75,7 @@ class Consumers(Subject):
         subscribed. Waits for at most 10 seconds.
         Raises ClientOffline, ClientRequestTimeout, ClientRequestFailed; ParameterInvalid if the client is not a member
         of the group, if the message does not exist, or if several roles have a client with this id in the group and
-        `principal` names none of these roles.
+        `principal` is None.
         """
         unique_id = parse_unique_id(message_id)
         with self._access.dispatched() as connection:

@@ -36,7 +36,7 @@ class ConsumingApp(Protocol):
 class AppConsumers:
     """The consumers of one application. The consumers are started once, then stopped once, in the same event loop.
 
-    `groups` are the names of groups; without names, the consumers are those of all groups.
+    `groups` are the names of groups; without names, all groups are consumed.
     """
 
     def __init__(self, app: ConsumingApp, groups: tuple[str, ...] = (), *, commits_soon: bool = False) -> None:

@@ -68,7 +68,7 @@ Answer: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 class RequestAnswers:
-    """The answers of one consumer to one broker. The answers are started once, then stopped once."""
+    """The answers of one consumer to one broker. RequestAnswers is started once, then stopped once."""
 
     def __init__(self, instance: Asked, group: str, consumer: AnswersRequests) -> None:
         self._instance = instance

@@ -134,7 +134,7 @@ class AssignedQueue(ProcessQueue):
         return next(islice(self._in_hand, self._running, None), self._next_offset)
 
     def agree_on(self, offset: int) -> OwnedQueue:
-        """Allow the commit of this offset, until newer progress is allowed."""
+        """Allow the commit of this offset, until there is newer progress."""
         with self._lock:
             self._agreed = (offset, 0)
             return OwnedQueue(self.queue_key, self._epoch, offset, 0, self.history)

@@ -37,7 +37,7 @@ _RETRY_SECONDS: Final = 1.0
 
 
 class CheckAnswers:
-    """Answers the checks of one broker for one producer. An object is started once, then stopped once."""
+    """Answers the checks of one broker for one producer. CheckAnswers is started once, then stopped once."""
 
     def __init__(self, link: BrokerLink, group: str, listener: TransactionListener, timeout_seconds: float) -> None:
         """`timeout_seconds` is the time limit for each request to the broker."""

@@ -128,7 +128,7 @@ class RebalanceService:
     # -- requests by other threads ------------------------------------------------------------
 
     def balance(self) -> None:
-        """Rebalance for the first time, before the start. If this fails, raises the error."""
+        """Rebalance for the first time, before the start. Raises the error if this fails."""
         self._rebalancing.run()
 
     def start(self) -> None:

@@ -1,7 +1,7 @@
 """Durability: what a commit waits for before a send is acknowledged. RocketMQ: FlushDiskType, BrokerRole, SendStatus.
 
 Durability is a setting of the connection that appends (PostgreSQL: synchronous_commit), made once after each connect,
-so it does not make a send slower by itself. If the producer has chosen no durability, its connection gets the default
+so the setting adds no cost to a send. If the producer has chosen no durability, its connection gets the default
 of the broker. Under SYNC_MASTER a commit also waits for a standby. If this wait is cancelled, the message stays stored
 on the master: the statement succeeds with a warning. The `CommitWait` of each such connection listens for this warning:
 

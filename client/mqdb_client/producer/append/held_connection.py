@@ -181,7 +181,7 @@ class HeldConnection:
         return self._link is None and self.why_lost is not None
 
     def trouble_since(self, moment: float) -> MqdbError | None:
-        """The reason why the connection was last missing, unless that was before `moment`; it may exist again."""
+        """The reason why the connection was last missing, even if it is back, unless that was before `moment`."""
         at, error = self._trouble
         return error if at >= moment else None
 

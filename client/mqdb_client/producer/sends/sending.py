@@ -353,7 +353,7 @@ class Sending:
     def _can_wait_for_records(self, pending: PendingSend) -> bool:
         """Whether the leading thread may make the records.
 
-        The leading thread may not if making the records can fail or take long, or if the caller continues and may
+        The leading thread may not make the records if that can fail or take long, or if the caller continues and may
         change the properties.
         """
         return (
