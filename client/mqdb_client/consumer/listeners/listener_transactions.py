@@ -107,7 +107,7 @@ class ListenerTransactions:
             _roll_back(connection, is_reusable=self._engine.pool is pool)
 
     def _note_history(self, connection: Connection) -> None:
-        """Read the history in a separate transaction: the listener may set the isolation level of its own transaction."""
+        """Read the history in a separate transaction: the listener may set the isolation level of its transaction."""
         if self._instance.pool_dsn is None and history_on(connection) is None:
             with translated(self._instance.target), in_time(connection):
                 note_history(connection, histories.find(connection))
