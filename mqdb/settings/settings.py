@@ -370,7 +370,7 @@ def load_settings(*, config: str | Path | None = None, **arguments: Any) -> Sett
 
 
 class UnknownVariable(NamedTuple):
-    """An environment variable that nothing reads. Its value is never shown, because it may be a password."""
+    """An environment variable that mqdb does not read. Its value is never shown, because it may be a password."""
 
     name: str
     near: str | None
@@ -378,7 +378,7 @@ class UnknownVariable(NamedTuple):
 
 
 def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[UnknownVariable]:
-    """The variables named MQDB_... that nothing reads, sorted by name. An empty variable counts as unset."""
+    """The variables named MQDB_... that mqdb does not read, sorted by name. An empty variable counts as unset."""
     known = [*map(variable_of, Settings.model_fields), *_OTHER_VARIABLES]
     return [
         UnknownVariable(name, next(iter(get_close_matches(name.upper(), known, n=1)), None))
