@@ -1,4 +1,4 @@
-"""Rights: rows of mqdb.acl, and the one function that decides by them (`mqdb/sql/acl/is_allowed.sql`)."""
+"""Rights: rows of mqdb.acl, and the only function that evaluates them (`mqdb/sql/acl/is_allowed.sql`)."""
 
 from collections.abc import Collection
 from datetime import datetime
@@ -40,7 +40,7 @@ class Access(StrEnum):
     READ = "READ"
     """Read messages of a topic; or be a member of a group, with access to its offsets, retries and dead letters."""
     OPERATE = "OPERATE"
-    """The work of an operator: redrive, reset, recall, resolve, manage crons. It does not include reading."""
+    """The work of an operator: redrive, reset, recall, resolve, manage crons. Reading messages is not included."""
     ADMIN = "ADMIN"
     """Create, change and delete topics or groups."""
 
@@ -83,9 +83,10 @@ _RESOURCE: Final = (acl.c.access, acl.c.resource_type, acl.c.resource)
 def list_rights(
     connection: Connection, principal: str | None = None, topic: str | None = None, group: str | None = None
 ) -> list[Right]:
-    """Rights by principal and resource: of one principal, and those that cover a topic, or are on a group.
+    """Rights sorted by principal and resource: those of a principal, that cover a topic, that are on a group, or all.
 
-    Names are complete; if a principal is given, names in the arguments are as that principal writes them.
+    Names in the result are complete. If a principal is given, the arguments name topics and groups as that principal
+    does.
     """
     wanted = select(acl.c.principal, acl.c.granted_at, *_RESOURCE)
     if principal is not None:
@@ -123,7 +124,7 @@ def held(connection: Connection, principal: str, wanted: Collection[Resource]) -
 def is_held(
     principal: ColumnElement[str], access: ColumnElement[str], type_: ColumnElement[str], name: ColumnElement[str]
 ) -> ColumnElement[bool]:
-    """Whether a principal has a right, as in `held`, as a condition in a statement."""
+    """A condition for a statement: whether a principal has a right, as defined by `held`."""
     its = principals.alias("its")
     namespace = select(its.c.namespace).where(its.c.principal == principal).scalar_subquery()
     granted = acl.alias("granted")
@@ -148,7 +149,7 @@ def has(connection: Connection, wanted: Resource) -> bool:
 
 
 def own_namespace(connection: Connection) -> str | None:
-    """The namespace of the current role. PostgreSQL is asked once per connection."""
+    """The namespace of the current role. PostgreSQL is queried once per connection."""
     if _NAMESPACE not in connection.info:
         connection.info[_NAMESPACE] = connection.scalar(select(tables.own_namespace.c.namespace))
     namespace: str | None = connection.info[_NAMESPACE]
@@ -158,7 +159,7 @@ def own_namespace(connection: Connection) -> str | None:
 def is_guest(connection: Connection) -> bool:
     """Whether the current role does not own the broker, so that row security decides what it sees and writes.
 
-    PostgreSQL is asked once per connection, in AUTOCOMMIT or in the open transaction.
+    PostgreSQL is queried once per connection, in AUTOCOMMIT or in the open transaction.
     """
     known: bool | None = connection.info.get(_IS_GUEST)
     if known is None:
@@ -227,7 +228,7 @@ def add(connection: Connection, principal: str, wanted: Collection[Resource]) ->
 
 
 def remove(connection: Connection, principal: str, unwanted: Collection[Resource] | None) -> list[Resource]:
-    """Revoke rights, or all with None, in the caller's transaction; returns the revoked rights."""
+    """Revoke these rights, or with None all rights, in the caller's transaction; returns the revoked rights."""
     gone = delete(acl).where(acl.c.principal == principal).returning(*_RESOURCE)
     if unwanted is not None:
         gone = gone.where(tuple_(*_RESOURCE).in_(unwanted))
@@ -262,7 +263,7 @@ def open_schema(connection: Connection, principal: str) -> None:
 
 
 def close_schema(connection: Connection, principal: str) -> None:
-    """Undo `open_schema`, unless the role also has rights on tables, or is gone."""
+    """Undo `open_schema`, unless the role also has rights on tables, or no longer exists."""
     if not is_role(connection, principal):
         return
     if connection.scalars(text(_HAS_GRANTS).bindparams(principal=principal)).first() is not None:

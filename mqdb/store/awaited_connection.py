@@ -1,6 +1,7 @@
-"""Awaited connection: psycopg's AsyncConnection for code written for its Connection.
+"""Awaited connection: lets code written for psycopg's Connection use an AsyncConnection.
 
-Such code runs below SQLAlchemy's `greenlet_spawn`, in the loop of the connection. While it waits, the loop continues.
+Such code runs inside SQLAlchemy's `greenlet_spawn`, in the connection's event loop, which keeps running while the code
+waits.
 """
 
 from collections.abc import Iterator
@@ -12,7 +13,10 @@ from sqlalchemy.engine import AdaptedConnection
 
 
 class AwaitedConnection:
-    """A Connection for mqdb while a listener uses it. Non-blocking methods are those of the AsyncConnection."""
+    """Stands in for a Connection in mqdb's code while a listener runs.
+
+    Non-blocking methods are those of the AsyncConnection.
+    """
 
     def __init__(self, adapted: AdaptedConnection) -> None:
         """`adapted` is SQLAlchemy's wrapper of the DBAPI connection."""
@@ -20,24 +24,24 @@ class AwaitedConnection:
         self._below: psycopg.AsyncConnection[Any] = adapted.driver_connection
 
     def execute(self, query: Any, parameters: Any = None, *, prepare: bool | None = None) -> None:
-        """Execute a query like `psycopg.Connection.execute`, but return no cursor."""
+        """Execute a query as `psycopg.Connection.execute` does, but return no cursor."""
         self._adapted.run_async(lambda _: self._below.execute(query, parameters, prepare=prepare))
 
     def commit(self) -> None:
-        """Commit like a Connection."""
+        """Commit, as `psycopg.Connection.commit` does."""
         self._adapted.run_async(lambda _: self._below.commit())
 
     def rollback(self) -> None:
-        """Roll back like a Connection."""
+        """Roll back, as `psycopg.Connection.rollback` does."""
         self._adapted.run_async(lambda _: self._below.rollback())
 
     def close(self) -> None:
-        """Close like a Connection."""
+        """Close, as `psycopg.Connection.close` does."""
         self._adapted.run_async(lambda _: self._below.close())
 
     @contextmanager
     def pipeline(self) -> Iterator[None]:
-        """Begin a pipeline like a Connection."""
+        """Begin a pipeline, as `psycopg.Connection.pipeline` does."""
         pipeline = self._below.pipeline()
         self._adapted.run_async(lambda _: pipeline.__aenter__())
         try:

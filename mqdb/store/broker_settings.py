@@ -12,7 +12,7 @@ from mqdb.store.tables import broker
 
 
 class BrokerSettings(NamedTuple):
-    """The columns, which `mqdb.settings` explains."""
+    """The columns; `mqdb.settings` explains them."""
 
     enable_property_filter: bool = True
     filter_support_retry: bool = False
@@ -36,5 +36,5 @@ def default_durability(connection: Connection) -> Durability:
 
 
 def replace_default_durability(connection: Connection, durability: Durability) -> None:
-    """Set the durability for producers' future connections, in the caller's transaction."""
+    """Set the default durability of producers' future connections, in the caller's transaction."""
     connection.execute(update(broker).values(default_durability=durability.value))

@@ -88,7 +88,7 @@ class CauseOfDeath(NamedTuple):
     first_died: datetime
     last_died: datetime
     newest_id: str
-    """The unique id of the message that died last."""
+    """The unique id of the latest dead letter."""
 
 
 class DeathsByHour(NamedTuple):
@@ -109,7 +109,7 @@ class GroupLetters(NamedTuple):
 
 
 class RedriveStatus(StrEnum):
-    """The outcome of a redrive for a message, real or planned."""
+    """The outcome of redriving a message, real or planned."""
 
     REDRIVEN = "REDRIVEN"
     #: Already redriven, by this redrive or another one.
@@ -120,7 +120,7 @@ class RedriveStatus(StrEnum):
 
 
 class RedriveResult(NamedTuple):
-    """The outcome for one message. `msg_id` and the group are None if the message no longer exists."""
+    """A message and the outcome of redriving it. `msg_id` and the group are None if the message no longer exists."""
 
     status: RedriveStatus
     msg_id: str | None
@@ -133,7 +133,9 @@ class RedriveResult(NamedTuple):
 
 
 class PastRedrive(NamedTuple):
-    """An earlier redrive of a dead letter. Without a `target_topic` it went to the group that failed it.
+    """An earlier redrive of a dead letter.
+
+    Without a `target_topic` the message went to the group that had failed to consume it.
 
     If retention has removed the operation, `principal` and the fields after it are None.
     """
@@ -189,13 +191,14 @@ _STREAM_ROWS: Final = 50
 
 
 def where(condition: str | None, outline_of: str | None = None, positions: Sequence[int] | None = None) -> FromClause:
-    """The dead letters that meet an SQL expression over the columns of the view, or all without one.
+    """The dead letters that meet an SQL expression over the columns of the view; all if there is no expression.
 
-    With `outline_of` those of this group without their contents, for a role that may operate but not read it. With
-    `positions` those at these positions: finding them in the view would mean reading every letter.
+    With `outline_of`, those of this group are returned without their contents, for a role that may operate the group
+    but not read it. With `positions`, only letters at these positions are returned: finding them in the view would mean
+    reading every letter.
 
-    The condition is in its own sub-select, so that no expression can affect the rest of the statement, whatever its
-    brackets, ORs and UNIONs. `check_condition` checks that it is a single expression.
+    The condition is in its own sub-select, so that no expression can affect the rest of the statement, whatever
+    brackets, ORs and UNIONs it contains. `check_condition` checks that it is a single expression.
     """
     columns = [column(name, type_) for name, type_ in _TYPES.items()]
     letters: FromClause = dlq
@@ -228,13 +231,13 @@ def check_condition(connection: "psycopg.Connection[Any]", condition: str) -> No
 def find(
     connection: Connection, kind: type[Letter], source: FromClause, *conditions: ColumnElement[bool], limit: int | None
 ) -> list[Letter]:
-    """At most `limit` letters, newest first."""
+    """At most `limit` dead letters, newest first."""
     chosen = _letters(kind, source).where(*conditions).order_by(source.c.log_pos.desc()).limit(limit)
     return [kind(*row) for row in connection.execute(chosen)]
 
 
 def stream(connection: Connection, source: FromClause, *conditions: ColumnElement[bool]) -> Iterator[WholeDeadLetter]:
-    """Any number of letters, oldest first. Needs a transaction for the duration of the reading."""
+    """Any number of dead letters, oldest first. Needs a transaction that stays open while the letters are read."""
     chosen = _letters(WholeDeadLetter, source).where(*conditions).order_by(source.c.log_pos)
     options = {"stream_results": True, "yield_per": _STREAM_ROWS}
     with connection.execute(chosen, execution_options=options) as rows:
@@ -254,7 +257,7 @@ def count(connection: Connection, source: FromClause, *conditions: ColumnElement
 
 @translates
 def count_by_group(connection: Connection) -> list[GroupLetters]:
-    """The groups with dead letters, by name. Reads only the ends of queues, and no letters."""
+    """The groups with dead letters, by name. Reads only the ends of queues, not the letters."""
     letters = cast(func.sum(queue_ends.c.max_offset - queue_ends.c.min_offset), BigInteger)
     counted = (
         select(topic.c.topic, letters)
@@ -281,7 +284,7 @@ def causes(connection: Connection, source: FromClause, *conditions: ColumnElemen
 def deaths_by_hour(
     connection: Connection, source: FromClause, *conditions: ColumnElement[bool], hours: int
 ) -> list[DeathsByHour]:
-    """The number of dead letters of the last hours by topic, exception and hour; hours without any are left out."""
+    """The number of dead letters of the last hours by topic, exception and hour; empty hours are left out."""
     age = func.extract("epoch", select(func.mqdb.now()).scalar_subquery() - source.c.store_time)
     hours_ago = cast(func.floor(func.greatest(age, 0) / 3_600), Integer).label("hours_ago")
     what = (source.c.topic, source.c.exception, hours_ago)
@@ -314,7 +317,7 @@ def past_redrives(connection: Connection, log_pos: int) -> list[PastRedrive]:
 
 @translates
 def redriven_at(connection: Connection, positions: Sequence[int]) -> dict[int, datetime]:
-    """When the letters at these positions were last redriven; letters that never were are left out."""
+    """When the letters at these positions were last redriven; letters never redriven are left out."""
     result = redrive_result.c
     times = select(result.log_pos, func.max(result.redriven_at).label("redriven_at")).where(
         result.log_pos == func.any(cast(list(positions), ARRAY(BigInteger))), result.status == RedriveStatus.REDRIVEN
@@ -339,7 +342,7 @@ _REDRIVE: Final = select(
 
 
 def redrive_letters(connection: Connection, positions: Sequence[int], **arguments: Any) -> list[RedriveResult]:
-    """One call of mqdb.dlq_redrive; a row for each message, ordered by position."""
+    """Call mqdb.dlq_redrive once; returns a row for each message, ordered by position."""
     rows = connection.execute(_REDRIVE, {"positions": list(positions), **arguments})
     return [RedriveResult(*row)._replace(status=RedriveStatus(row.status)) for row in rows]
 
@@ -347,8 +350,8 @@ def redrive_letters(connection: Connection, positions: Sequence[int], **argument
 def prune_redrives(connection: Connection) -> int:
     """Remove the redrives of dead letters that retention has dropped; returns their number.
 
-    These are redrives from before the oldest segment of the log was made, whose copy is gone: the dead letter is older
-    than its copy, so it is gone, too.
+    Such a redrive happened before the oldest segment of the log was made, and its copy is gone. The dead letter is
+    older than its copy, so it is gone, too.
     """
     oldest = select(func.min(segment.c.created_at), func.min(segment.c.start_pos)).cte("oldest")
     created_at, first_pos = (select(column).select_from(oldest).scalar_subquery() for column in oldest.c)

@@ -92,12 +92,11 @@ def create_engine(
 
     A function that needs a transaction opens one with `transaction`. With `prepared=False` the driver prepares no
     statement and makes no session settings: this is for a pooler such as PgBouncer (MQDB_POOL_DSN), and for SQL text
-    with several statements. All transactions, including single statements, are READ COMMITTED nevertheless. A
-    `pool_size` of 0 means no limit. `indexes_only` is for clients, whose statements never have to read a whole table.
-    An asynchronous engine requires greenlet, and is used below `greenlet_spawn`, only with transactions. `server`
-    determines to which server it connects, unless the DSN has a `target_session_attrs`; for a pooler, which chooses the
-    server itself, it is ANY. The connection parameters and the `options` of the DSN apply, except for settings on which
-    mqdb relies.
+    with several statements. All transactions, including single statements, are still READ COMMITTED. A `pool_size` of 0
+    means no limit. `indexes_only` is for clients, whose statements never have to read a whole table. An asynchronous
+    engine requires greenlet, and is used inside `greenlet_spawn`, only with transactions. `server` determines to which
+    server it connects, unless the DSN has a `target_session_attrs`; for a pooler, which chooses the server itself, it
+    is ANY. The connection parameters and the `options` of the DSN apply, except for settings on which mqdb relies.
     Raises SettingInvalid if `dsn` is not a DSN.
     """
     given = _parts(dsn)
@@ -163,9 +162,9 @@ class _ListDumper(ListBinaryDumper):
 
 
 class _EmptyListDumper(ListDumper):
-    """A dumper for lists without values, which have no binary form. If they contain only None, they become NULL.
+    """A dumper for lists without values, which have no binary form. A list that contains only None becomes NULL.
 
-    As text it would contain strings behind a pooler, whose sessions may have array_nulls off.
+    As text, such a list would contain strings behind a pooler, whose sessions may have array_nulls off.
     """
 
     def dump(self, obj: list[Any]) -> bytes | None:
@@ -264,7 +263,7 @@ _TRIES: Final = 25
 
 
 def steps_back(function: Callable[Concatenate[Connection, _P], _R]) -> Callable[Concatenate[Connection, _P], _R]:
-    """Run a function in a transaction that waits 200 ms for a lock, and repeat it if that is too short, for 5 s in all.
+    """Run a function in a transaction that waits up to 200 ms for a lock; if that is too short, retry for 5 s in all.
 
     Between two attempts, sessions that wait behind this one for the lock get it.
     """
@@ -307,7 +306,7 @@ def _target(parts: Mapping[str, Any]) -> str:
 
 
 class Timed(NamedTuple):
-    """The cursor of an executed statement, and how long the server took for it, without the round trip."""
+    """The cursor of an executed statement, and the time that the server took for it, without the round trip."""
 
     cursor: "psycopg.Cursor[tuple[Any, ...]]"
     took: timedelta
@@ -335,7 +334,7 @@ def text_of(statement: ClauseElement) -> str:
 class NumberedStatement(NamedTuple):
     """A statement for `psycopg.RawCursor`: with $1, $2, ... for its parameters, whose `names` are in this order.
 
-    `literals` are the values that it contains, by name; the caller passes the others.
+    `literals` are the values that the statement itself contains, by name; the caller passes the others.
     """
 
     text: bytes

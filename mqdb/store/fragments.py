@@ -30,22 +30,28 @@ def group_id(group: str | ColumnElement[str]) -> ScalarSelect[int]:
 
 
 def full_group(group: str | ColumnElement[str]) -> ColumnElement[str]:
-    """The complete name of a given group. Not needed to compare a column with a value: its type does this."""
+    """The complete name of a given group.
+
+    Not needed to compare a column with a value: the column's type completes the value.
+    """
     return func.mqdb.full_group(group, type_=Text())
 
 
 def full_topic(topic: str | ColumnElement[str]) -> ColumnElement[str]:
-    """The complete name of a given topic. Not needed to compare a column with a value: its type does this."""
+    """The complete name of a given topic.
+
+    Not needed to compare a column with a value: the column's type completes the value.
+    """
     return func.mqdb.full_topic(topic, type_=Text())
 
 
 def array_of(queue_keys: Sequence[int]) -> ColumnElement[Any]:
-    """Queue keys, for `= ANY`."""
+    """Queue keys as an array, for `= ANY`."""
     return cast(list(queue_keys), ARRAY(Integer))
 
 
 def is_ahead(time: ColumnElement[Any], length: ColumnElement[Any]) -> ColumnElement[bool]:
-    """Whether a time that was set `length` ahead has not passed.
+    """Whether a time that was set `length` ahead has not passed yet.
 
     A time further ahead than `length` was set before the clock was set back, and is not trusted.
     """

@@ -44,7 +44,7 @@ class Incumbent(NamedTuple):
     epoch: int
     expires_at: datetime
     is_connected: bool
-    """Whether its backend exists."""
+    """Whether the leader's backend exists."""
 
 
 def find(connection: Connection, service_set: str) -> Incumbent | None:
@@ -86,7 +86,7 @@ def _renew_text() -> str:
 
 
 def resign(connection: Connection, service_set: str, epoch: int) -> None:
-    """Give up the leadership, visibly for all candidates."""
+    """Give up the leadership, visibly to all candidates."""
     resigned = {"expires_at": func.mqdb.now(), "backend_pid": _NOBODY}
     connection.execute(update(leader).where(_is_mine(service_set, epoch)).values(resigned))
 

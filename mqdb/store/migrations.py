@@ -6,8 +6,8 @@ newest revision, which the names of the scripts give.
 An unreleased revision may still change. Its id ends in a fingerprint of all SQL that makes the schema, so that a
 database made from other SQL is refused and not misread.
 
-The first two digits of a revision are its series: each minor version of mqdb starts one. mqdb also works with newer
-revisions of its own series and of the next one, so a migration does not interrupt clients.
+The first two digits of a revision are its series: each minor version of mqdb starts a series. mqdb also works with
+newer revisions of its own series and of the next one, so a migration does not interrupt clients.
 """
 
 import hashlib
@@ -82,9 +82,9 @@ def _upgrade(engine: Engine, revision: str, names: Mapping[str, str | None]) -> 
 
 
 def _lock(connection: Connection) -> None:
-    """Let no other session migrate before this transaction ends.
+    """Keep other sessions from migrating until this transaction ends.
 
-    It is a lock on a table, which requires rights on it. Before the first migration the table does not exist, but two
+    This locks a table, which requires rights on the table. Before the first migration the table does not exist, but two
     sessions cannot create the same schema.
     """
     if connection.scalar(select(func.to_regclass("mqdb.alembic_version"))) is not None:

@@ -16,13 +16,13 @@ _CLOCKS: Final = {
 def make_clock_movable(connection: Connection) -> None:
     """Mark a database as a test database, in which `SET mqdb.clock_offset = '1 hour'` moves a session's broker clock.
 
-    From then on every role that can connect may do this. Requires the owner of the schema.
+    From then on every role that can connect may do this. Only the owner of the schema may do this.
     """
     _replace_clocks(connection, "coalesce(nullif(current_setting('mqdb.clock_offset', true), ''), '0')::interval")
 
 
 def set_clock_ahead(connection: Connection, ahead: timedelta) -> None:
-    """Set the broker's clock ahead by this much, in all sessions at once. Requires the owner of the schema."""
+    """Set the broker's clock ahead by this much, in all sessions at once. Only the owner of the schema may do this."""
     _replace_clocks(connection, f"interval '{ahead // timedelta(microseconds=1)} microseconds'")
     # Services may sleep until something is due by the old clock.
     connection.exec_driver_sql("NOTIFY mqdb_wake")

@@ -1,4 +1,6 @@
-"""Operations: changes by people and tools, with their authors. Rows are added, and removed by their retention.
+"""Operations: changes by people and tools, with their authors.
+
+Rows are only added, and removed when their retention time has passed.
 
 A verb that changes something records it in its own transaction. Changes that services and clients make by themselves
 are not operations: an automatic topic, a commit, the firing of a cron. RocketMQ: the audit log of ACL 2.0.
@@ -72,7 +74,7 @@ class Operation(NamedTuple):
     topics: list[str]
     groups: list[str]
     object: str | None
-    """Another object that it changed: the name of a cron, the id of a message, a delay level."""
+    """Another object that the operation changed: the name of a cron, the id of a message, a delay level."""
     before: dict[str, Any] | None
     after: dict[str, Any] | None
     records: int
@@ -109,7 +111,10 @@ def record(
     records: int = 1,
     reason: str = "",
 ) -> None:
-    """Record a change in the caller's transaction. Raises ParameterInvalid for an `actor` above 255 characters."""
+    """Record a change in the caller's transaction.
+
+    Raises ParameterInvalid for an `actor` longer than 255 characters.
+    """
     connection.execute(
         _RECORD,
         {
@@ -169,7 +174,7 @@ def list_operations(
 def _about(object: str) -> ColumnElement[Any]:
     """The ids of the operations on an object, including redrives if the object is the id of a message.
 
-    They are an array, because the planner could reverse a join and read all operations.
+    The ids are an array, because the planner could reverse a join and read all operations.
     """
     named = operation.alias("named").c
     ids = select(named.operation_id).where(named.object == object)
@@ -186,5 +191,5 @@ def _array(name: ColumnElement[str]) -> ColumnElement[Any]:
 
 
 def prune(connection: Connection, kept: timedelta) -> int:
-    """Remove older operations; returns their number. Uses operation_occurred_at."""
+    """Remove operations older than `kept`; returns their number. Uses operation_occurred_at."""
     return connection.execute(delete(operation).where(operation.c.occurred_at < func.mqdb.now() - kept)).rowcount

@@ -77,7 +77,7 @@ class PreparedStatement:
         self._started_on: WeakSet[psycopg.Connection[Any]] = WeakSet()
 
     def pack(self, values: Sequence[Any]) -> list[bytes | None]:
-        """The parameters in the form for libpq."""
+        """The parameters in the form that libpq expects."""
         return [
             None if (value := values[place]) is None else pack(value)
             for place, pack in zip(self._places, self._packers, strict=True)
@@ -114,10 +114,10 @@ class PreparedStatement:
         ]
 
     def start(self, connection: "psycopg.Connection[Any]", values: Sequence[Any]) -> bool:
-        """Send it without waiting for the answer, which `run` reads: the descriptor becomes readable when it arrives.
+        """Send the statement without waiting for the answer, which `run` reads.
 
-        Returns False, and sends nothing, unless it is prepared on this connection. The values must fit into the
-        socket's buffer.
+        The connection's descriptor becomes readable when the answer arrives. Returns False, and sends nothing, unless
+        the statement is prepared on this connection. The values must fit into the socket's buffer.
         Raises psycopg.Error.
         """
         if connection not in self._prepared_on:

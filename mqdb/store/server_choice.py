@@ -1,7 +1,7 @@
 """The choice of the server for a connection: the primary, and among several hosts the one that last answered.
 
 Behind a single address (a proxy, a virtual IP, a Kubernetes service) a connection that is opened during a switchover
-can lead to the old primary, which is now a standby. It would work but refuse each write. So a writer asks for a
+can lead to the old primary, which is now a standby. It would work but refuse each write. So a writer requests a
 primary, and never gets a connection to a standby. A promoted standby keeps its connections, and a primary that becomes
 a standby closes them: so a server keeps the role that it had when the connection was made.
 Source: PostgreSQL, "Database Connection Control Functions" (target_session_attrs), "Hot Standby" (in_hot_standby).
@@ -46,7 +46,7 @@ class ServerChoice:
         self._hosts = () if given.get("load_balance_hosts") == "random" else hosts_of(given)
 
     def arguments(self) -> list[dict[str, Any]]:
-        """The arguments of each attempt; the next attempt is made if there is no primary.
+        """The arguments of each attempt; the next attempt is made if this one finds no primary.
 
         The host that last answered comes first, because an attempt at a hanging host takes seconds.
         """
@@ -68,7 +68,7 @@ class ServerChoice:
         return self._accept(psycopg.connect(dsn, **last))
 
     async def connect_asynchronously(self, dsn: str) -> "psycopg.AsyncConnection[Any]":
-        """Connect like `connect`, asynchronously."""
+        """Connect as `connect` does, but asynchronously."""
         connection = await psycopg.AsyncConnection.connect(dsn, **self.arguments()[0])
         self._accept(connection)
         return connection
@@ -85,7 +85,7 @@ class ServerChoice:
 
 
 def is_standby(connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]") -> bool:
-    """Whether a connection leads to a standby; also False behind a pooler, which does not know."""
+    """Whether a connection leads to a standby; also False behind a pooler, which does not report it."""
     return connection.info.parameter_status("in_hot_standby") == "on"
 
 
@@ -127,6 +127,6 @@ _orders: Final[dict[tuple[Host, ...], tuple[Host, ...]]] = {}
 
 
 def _as_lists(hosts: tuple[Host, ...]) -> dict[str, str]:
-    """The hosts as libpq's options; without those that the DSN does not have."""
+    """The hosts as libpq's options; options that the DSN does not have are left out."""
     lists = {name: ",".join(getattr(host, name) for host in hosts) for name in Host._fields}
     return {name: values for name, values in lists.items() if values.strip(",")}

@@ -96,11 +96,13 @@ WaitT = TypeVar("WaitT", bound=Wait)
 def find_stranded(
     connect: Callable[[], AbstractContextManager[Connection]], waits: Mapping[WaitT, float]
 ) -> list[WaitT] | None:
-    """The stranded connections: one is late, and its backend is gone or does not work on a statement.
+    """The stranded connections.
+
+    A connection is stranded if it is late, and its backend is gone or works on no statement.
 
     `waits` has the start of each connection's wait, and `connect` makes a new connection in the same way. If a late
-    connection is stranded, so are all others in `waits` whose backends do not work either. Returns None if there is no
-    answer on the new connection within 5 s; all connections of the same age are then stranded.
+    connection is stranded, so are all others in `waits` whose backends work on no statement either. Returns None if
+    there is no answer on the new connection within 5 s; all connections of the same age are then stranded.
     """
     try:
         with connect() as connection, translated(connection), in_time(connection):

@@ -14,8 +14,8 @@ queue_run                    (queue, offset) -> position, offsets 0, 1, 2, ... w
 message_index, id_span       hash of a key or unique id -> position; which positions have ids of which time (0052)
 segment                      one row per range of positions, whose three partitions are made and dropped together
 checkpoint                   append-only progress of dispatch and index: the newest row counts, its key fences
-live_queue, deleted_topic    the queues that take messages: each append looks here; names of topics that went by force,
-                             and up to which position waiting messages went with them (0046)
+live_queue, deleted_topic    the queues that accept messages, read by each append; names of topics deleted by force,
+                             and up to which position waiting messages were deleted with them (0046)
 consumer_offset              next offset, owner and epoch of a group on a queue; updated every 5 s
 offset_commit                commits of exactly-once consumers and of polls, merged by the owner every 5 s
 queue_lock                   the consumer of a queue in order, and the time until which it has the queue exclusively
@@ -92,7 +92,7 @@ own_namespace = table("own_namespace", column("namespace", Text), schema="mqdb")
 
 
 class _Name(TypeDecorator[str]):
-    """A name that is stored completely, but given and shown without the role's namespace: `mqdb/sql/acl/namespace.sql`.
+    """A name that is stored in full, but given and shown without the role's namespace: `mqdb/sql/acl/namespace.sql`.
 
     Bound values in a statement are completed, and returned values are shortened. In comparisons of columns names are
     complete.

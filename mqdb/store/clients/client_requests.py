@@ -41,7 +41,7 @@ class ClientRequest(NamedTuple):
 
 
 def add(connection: Connection, client_id: str, principal: str, kind: str, arguments: Mapping[str, Any]) -> int:
-    """Add a request to a client of a role, which is notified when the transaction commits."""
+    """Add a request to a client of a role; the client is notified when the transaction commits."""
     values = {"client_id": client_id, "principal": principal, "kind": kind, "arguments": dict(arguments)}
     row = insert(client_request).values(values)
     request_id: int = connection.execute(row.returning(client_request.c.request_id)).scalar_one()
@@ -60,7 +60,7 @@ def open_of(
 ) -> list[ClientRequest]:
     """The oldest open requests for a client's consumer of this group, except those in `besides`.
 
-    The client belongs to the current role. Requests older than `patience` are no longer open. Uses
+    The client must belong to the current role. Requests older than `patience` are no longer open. Uses
     client_request_open.
     """
     rows = _requests().where(
@@ -82,13 +82,13 @@ def answer(connection: Connection, request_id: int, given: Mapping[str, Any]) ->
 
 
 def withdraw(connection: Connection, request_id: int) -> bool:
-    """Withdraw a request; False if it was answered at the last moment."""
+    """Withdraw a request; returns False if it has just been answered."""
     is_open = client_request.c.request_id == request_id, client_request.c.answered_at.is_(None)
     return connection.execute(delete(client_request).where(*is_open)).rowcount == 1
 
 
 def prune(connection: Connection, age: timedelta) -> None:
-    """Remove older requests."""
+    """Remove requests older than `age`."""
     is_old = client_request.c.created_at < func.mqdb.now() - literal(age, Interval())
     connection.execute(delete(client_request).where(is_old))
 

@@ -1,8 +1,9 @@
 """Clients: the members of groups, and the times of their last heartbeats.
 
 A client consists of a row for each of its groups, a heartbeat, and the presence lock of its LISTEN connection, whose
-key is in `presence`. The lock is taken first: a client without a lock has lost its connection. Another role can see the
-key in pg_locks and take the lock after the client, but the next connection draws another key.
+key is in `presence`. The presence lock is taken first: a client without a lock has lost its connection. Another role
+can see the key in pg_locks and take the lock once the client has lost it, but the client's next connection draws
+another key.
 RocketMQ: ConsumerManager, ProducerManager.
 In SQL: `mqdb/sql/clients/leave_group.sql`, `mqdb/sql/clients/reap_clients.sql`, `mqdb/sql/consumers/set_offsets.sql`.
 """
@@ -73,11 +74,11 @@ class Registration(NamedTuple):
     is_renewal: bool = False
     checks_transactions: bool = False
     consume_mode: ConsumeMode | None = ConsumeMode.PULL
-    """None for a consumer that follows its group."""
+    """None for a consumer that adopts the mode of its group."""
 
 
 def announce(connection: Connection, client_id: str) -> bool:
-    """Make this session the connection of a client until it ends; False while the client has another one."""
+    """Make this session a client's connection until the session ends; False while the client has another one."""
     key = locks.take_presence(connection)
     # If the row exists, PostgreSQL locks it before it checks who holds the key.
     announced = (
@@ -112,7 +113,7 @@ def add(connection: Connection, registration: Registration) -> None:
 
 
 def adopt(connection: Connection, client_ids: Sequence[str], host: str) -> bool:
-    """Let clients count as connected while `host`, another client of this role, is, wherever they were before.
+    """Count clients as connected while `host`, another client of this role, is connected; replaces their previous host.
 
     The host is a process through which other clients connect. Returns False if the host has no presence.
     """
@@ -126,7 +127,7 @@ def adopt(connection: Connection, client_ids: Sequence[str], host: str) -> bool:
 
 
 def is_guest(connection: Connection, client_id: str, host: str) -> bool:
-    """Whether a client still counts as connected through a host, and not through another one."""
+    """Whether a client still counts as connected through this host, and not through another host."""
     own = presence.alias()
     through = select(own.c.lock_key).where(own.c.client_id == host, own.c.principal == text("session_user"))
     guest = select(presence.c.client_id).where(
@@ -140,7 +141,7 @@ def is_guest(connection: Connection, client_id: str, host: str) -> bool:
 def beat(connection: Connection, client_ids: Sequence[str]) -> set[str]:
     """Renew the heartbeats of clients in all their groups; returns the known clients.
 
-    A client of another role with the same id is not affected; it may have its rows locked.
+    A client of another role with the same id is not affected, and this statement does not wait for its row locks.
     """
     own = client.c.client_id == func.any(cast(list(client_ids), ARRAY(Text)))
     of_role = client.c.principal == cast(text("session_user"), Text)
@@ -189,8 +190,8 @@ def live_principals(connection: Connection, client_id: str) -> list[str]:
 def live_checkers(connection: Connection, groups: Sequence[str]) -> dict[tuple[str, str | None], list[str]]:
     """The producers with open connections that can be asked about transactions of these groups, sorted.
 
-    They are by group and role, which is None for the owner of the broker and the members of its role. Groups without
-    such producers are left out.
+    They are keyed by group and role; the role is None for the owner of the broker and the members of its role. Groups
+    without such producers are left out.
     """
     of_role = case((func.mqdb.is_owner(client.c.principal), null()), else_=client.c.principal)
     its_group = cast(client.c.group_name, Text)
@@ -207,7 +208,10 @@ def live_checkers(connection: Connection, groups: Sequence[str]) -> dict[tuple[s
 
 
 def count_consumers(connection: Connection) -> int:
-    """The number of processes that consume, and so listen, in any group. The dispatcher calls this every second."""
+    """The number of processes that consume in any group, and therefore listen for notifications.
+
+    The dispatcher calls this every second.
+    """
     row = driver(connection).execute(_COUNT_CONSUMERS).fetchone()
     assert row is not None
     return int(row[0])
@@ -228,13 +232,13 @@ class ClientCount(NamedTuple):
 
 
 def count_all(connection: Connection) -> list[ClientCount]:
-    """The numbers of all registered clients. A client in two groups is in two of the counts."""
+    """The numbers of all registered clients. A client in two groups is counted in both."""
     columns = client.c.kind, client.c.group_name, client.c.language, client.c.version
     return [ClientCount(*row) for row in connection.execute(select(*columns, func.count()).group_by(*columns))]
 
 
 def reap(connection: Connection, expiry: timedelta) -> list[str]:
-    """Remove clients that are silent for longer than `expiry` or whose presence lock is gone; returns their groups.
+    """Remove clients that have been silent for `expiry` or whose presence lock is gone; returns their groups.
 
     The groups are notified. This is one statement, which does not wait for a synchronous standby; it runs every second.
     """

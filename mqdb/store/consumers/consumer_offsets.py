@@ -56,7 +56,7 @@ def begin(
     queue_keys: Sequence[int],
     start: StartingPoint,
 ) -> None:
-    """Give the group an offset in each queue of these queues' topics, unless it already has one.
+    """Give the group an offset in each queue of the topics of these queues, unless it already has one there.
 
     Only a group that is new to the topic starts at `start`, in all queues at once. A queue that is added to the topic
     is read from its min offset: the group already existed, and messages that arrived before it noticed the queue must
@@ -108,7 +108,7 @@ def begin_at(connection: Connection, group: str, offsets: Mapping[int, int]) -> 
 
 
 def _one_of(offsets: Mapping[int, int]) -> ScalarSelect[int]:
-    """The given offset of the row's queue; NULL without one."""
+    """The offset given for the row's queue; NULL if no offset is given."""
     arrays = cast(list(offsets), ARRAY(Integer)), cast(list(offsets.values()), ARRAY(BigInteger))
     found = func.unnest(*arrays).table_valued("queue_key", "start", name="found").render_derived()
     its_start = select(cast(found.c.start, BigInteger)).where(cast(found.c.queue_key, Integer) == queue.c.queue_key)
@@ -118,7 +118,9 @@ def _one_of(offsets: Mapping[int, int]) -> ScalarSelect[int]:
 def take(
     connection: Connection, group: str, client_id: str, queue_keys: Sequence[int], force: bool
 ) -> list[OwnedQueue]:
-    """Take the queues without an owner, or whose owner is no longer a member; with `force`, all. Sorted by key.
+    """Claim the queues that have no owner or whose owner is no longer a member; with `force`, all queues.
+
+    The result is sorted by key.
 
     Rows that another session is changing, and queues of a popping group, are left out.
     """
@@ -239,7 +241,7 @@ def committed_offsets(connection: Connection, group: str, queue_keys: Sequence[i
 def effective_offset() -> ColumnElement[int]:
     """The offset up to which the group has consumed, for a select from `consumer_offset`. Uses offset_commit_pkey.
 
-    It is that of the row, or of a later commit that is not merged into it yet.
+    This is the offset of the row, or that of a later commit not yet merged into the row.
     """
     newest = (
         select(offset_commit.c.next_offset)

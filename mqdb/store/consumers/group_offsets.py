@@ -1,8 +1,8 @@
 """Group offsets: offsets that are read and committed without owning the queues.
 
-Such a reader must not disturb the owners of queues: its commit changes no row that a member owns. It raises the epoch
-of each row that it changes, so that a member that was removed and returns continues from there. If the offset was reset
-since the reader began to read, its commit is refused. RocketMQ has no such fence.
+Such a reader must not disturb the owners of queues: its commit changes no row that a member owns. A commit raises the
+epoch of each row that it changes, so a member that was removed and returns continues at the committed offset. If the
+offset was reset since the reader began to read, its commit is refused. RocketMQ has no such fence.
 In SQL: `mqdb/sql/consumers/next_epoch.sql`, `mqdb/sql/topics/make_topic.sql`.
 """
 
@@ -60,7 +60,7 @@ _stored: Final = consumer_offset.c
 
 @translates
 def committed_positions(connection: Connection, group: str, queue_keys: Sequence[int]) -> list[ReadQueue]:
-    """The positions of the group in the queues, among these, in which it has an offset."""
+    """The group's positions in those of the given queues in which it has an offset."""
     columns = _stored.queue_key, effective_offset(), _stored.segment, _stored.reset_at
     rows = connection.execute(select(*columns).where(*_are_rows(group, queue_keys)))
     return [ReadQueue(*row) for row in rows]
@@ -131,7 +131,7 @@ def reset_since(connection: Connection, group: str, positions: Sequence[ReadQueu
 
 
 def owners(connection: Connection, group: str, queue_keys: Sequence[int]) -> dict[int, str]:
-    """The owners of the queues, among these, that members own."""
+    """The owners of the given queues; queues that no member owns are left out."""
     locked_by = select(queue_lock.c.owner).where(_is_lock_of_row()).correlate(consumer_offset).scalar_subquery()
     rows = connection.execute(
         select(_stored.queue_key, func.coalesce(_stored.owner, locked_by).label("owner")).where(

@@ -131,7 +131,7 @@ class TopicLag(NamedTuple):
     in_flight: int
     """The number of the topic's messages that the group has popped but not acknowledged."""
     committed: int
-    """The sum of its offsets in the queues of the topic."""
+    """The sum of the group's offsets in the queues of the topic."""
     unowned_queues: int
     """The number of queues that no member reads; 0 in a popping group."""
 
@@ -147,7 +147,10 @@ class QueueLag(NamedTuple):
 
 
 class GroupSummary(NamedTuple):
-    """A group in one line. `message_model` is that of its members: None without members, both if they differ."""
+    """A group, summarized in one line.
+
+    `message_model` names the models of its members: None without members, both if they differ.
+    """
 
     group: str
     members: int
@@ -217,7 +220,7 @@ class Deletion(NamedTuple):
     was_deleted: bool
     members: tuple[str, ...]
     topics: list[str]
-    """The topics that were deleted with it."""
+    """The topics that were deleted with the group."""
 
 
 def delete(connection: Connection, name: str, with_topics: bool, actor: str | None) -> Deletion | None:
@@ -267,7 +270,7 @@ def list_members(connection: Connection, name: str | None = None) -> list[Member
 
 
 def progress(connection: Connection, name: str, topic: str | None = None) -> list[QueueProgress]:
-    """The group's progress in each queue in which it has an offset, in one topic or all; by topic and queue."""
+    """The group's progress in each queue in which it has an offset, in one topic or all, by topic and queue."""
     rows = select(_lag).where(_lag.c.group_name == name).order_by(_lag.c.topic, _lag.c.queue_id)
     if topic is not None:
         rows = rows.where(_lag.c.topic == topic)
@@ -277,7 +280,7 @@ def progress(connection: Connection, name: str, topic: str | None = None) -> lis
 def consumed_at(connection: Connection, name: str) -> dict[tuple[str, int], datetime]:
     """The store time of the newest message that the group has consumed in each queue, by topic and queue.
 
-    Queues in which it has not consumed any kept message are left out.
+    A queue is left out if no message that the group has consumed there is still kept.
     """
     entry = entries(queue.c.queue_key, _lag.c.next_offset - 1, _lag.c.next_offset)
     position = select(entry.c.log_pos).select_from(entry).correlate(queue, _lag).scalar_subquery()
@@ -303,7 +306,8 @@ def progress_in(connection: Connection, topic: str) -> list[QueueProgress]:
 def lags(connection: Connection, name: str | None = None) -> list[TopicLag]:
     """The lag in each topic in which a group has an offset, by group and topic; for one group or all.
 
-    Reads one record of the log per topic, whatever its number of queues; consumer_lag would read one per queue.
+    Reads one record of the log per topic, whatever its number of queues; the view consumer_lag would read one per
+    queue.
     """
     queues = select(
         _lag.c.group_name,

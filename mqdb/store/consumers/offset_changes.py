@@ -1,4 +1,4 @@
-"""Offsets set by operators: a group continues there, whatever it has consumed.
+"""Offsets set by operators: the group continues at the new offset, whatever it has consumed.
 
 The epoch of a queue rises with the change, and its owner is removed. So messages that a member still holds no longer
 count, and the next owner starts at the new offset. A reader that does not own the queue notices the change by the time
@@ -19,7 +19,10 @@ from mqdb.store.tables import queue, topic
 
 
 class GroupStanding(NamedTuple):
-    """The offset of a group in a queue, and the bounds of the queue. `next_offset` is None without an offset."""
+    """The offset of a group in a queue, and the bounds of the queue.
+
+    `next_offset` is None if the group has no offset.
+    """
 
     queue_key: int
     topic: str
@@ -30,7 +33,10 @@ class GroupStanding(NamedTuple):
 
 
 class Note(NamedTuple):
-    """The data of a change that mqdb.operation keeps besides the offsets. `source` is the source group of a clone."""
+    """The data about a change that mqdb.operation keeps in addition to the offsets.
+
+    `source` is the group whose offsets were cloned.
+    """
 
     source: str | None
     object: str
@@ -79,7 +85,7 @@ def queues_read(connection: Connection, group: str) -> list[int]:
 
 
 def _offsets(group: str) -> TableValuedAlias:
-    """queue_key and next_offset of each queue that the group has read, visible also to roles that operate the group."""
+    """queue_key and next_offset of each queue that the group has read, also visible to roles that operate the group."""
     columns = column("queue_key", Integer), column("next_offset", BigInteger)
     return func.mqdb.group_offsets(cast(group, Text)).table_valued(*columns).render_derived("mine")
 

@@ -9,10 +9,10 @@ Rows are appended instead of updating one row, because while any session of the 
 update makes the next one slower.
 
 Two transactions never consume the same message. An append takes a share lock on the row of `consumer_offset`, which
-must have its owner and epoch; a session that takes the queue first updates this row. One waits for the other, and under
-READ COMMITTED the waiting one sees the other's changes, so there is no write skew. In addition, an append starts at or
-after the end of all stored commits, and no two start at the same message. In SQL:
-`mqdb/sql/consumers/take_offset_commits.sql`.
+must have its owner and epoch; a session that takes the queue first updates this row. One of the two sessions waits for
+the other, and under READ COMMITTED the waiting session sees the other's changes, so there is no write skew. In
+addition, an append starts at or after the end of all stored commits, and no two appends start at the same message. In
+SQL: `mqdb/sql/consumers/take_offset_commits.sql`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,7 +52,7 @@ from mqdb.store.tables import consumer_offset, offset_commit
 class OffsetCommit(NamedTuple):
     """Messages of one queue, under one epoch of its owner.
 
-    They are all messages of the queue that the group wants from `from_offset`, the first of them, to before
+    They are all messages of the queue that pass the group's filter, from `from_offset`, the first of them, to before
     `next_offset`. `history` is the history of the log in which they were found; None means any history.
     """
 
@@ -81,8 +81,8 @@ def append(
     Uses subscription_group_group_name_key and consumer_offset_pkey.
 
     Raises psycopg's errors: NOT_OWNED if the owner does not have the queue under this epoch, messages from
-    `from_offset` on are already consumed, or the log has another history; that of TransactionEnded if the transaction
-    should be marked but is not; UniqueViolation if another transaction has just consumed these messages.
+    `from_offset` on are already consumed, or the log has another history; the error of TransactionEnded if the
+    transaction should be marked but is not; UniqueViolation if another transaction has just consumed these messages.
     """
     connection.execute(_INDEXES_ONLY)
     # Int8: otherwise psycopg takes the smallest type for each number, and prepares a statement for each.
@@ -93,7 +93,7 @@ def append(
 
 
 def lock(connection: Connection, group: str, owned: Sequence[OwnedQueue]) -> dict[int, int]:
-    """Lock the rows in `consumer_offset` of the queues that still have their epochs and history, for `fold`.
+    """Lock the `consumer_offset` rows of those queues whose epoch and history are unchanged, in preparation for `fold`.
 
     Returns their stored offsets by key. Waits for transactions that are being committed.
     """
@@ -114,8 +114,8 @@ def fold(
     """Move the group forward to the given offsets, or to later commits here; returns the new offsets.
 
     The caller has locked the rows in `consumer_offset` by an earlier statement, because this one has to see all commits
-    up to that lock. `floors` are the stored offsets by queue. Below them are merged rows (dead rows, while a session
-    holds an old snapshot) and rows that other consumers have passed. Without queues the result is empty.
+    up to that lock. `floors` are the stored offsets by queue. The rows below them are already merged (and dead, while a
+    session holds an old snapshot) or were passed by other consumers. Without queues the result is empty.
     """
     if not owned:
         return []
@@ -140,7 +140,7 @@ def fold(
 
 
 def fold_taken(connection: Connection, group: str, taken: Sequence[OwnedQueue]) -> list[OwnedQueue]:
-    """Merge the commits of queues that were taken in this transaction; most queues have no commits here.
+    """Merge the commits of queues that were taken in this transaction; most queues have no commits in this table.
 
     There is no floor: rows below the stored offset are from a killed member, and are deleted.
     """

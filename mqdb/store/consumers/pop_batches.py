@@ -1,8 +1,8 @@
 """Pop batches: messages that members of a group have popped but not acknowledged yet.
 
-A pop locks a queue by its row of consumer_offset, reads from there on, and takes the messages that it has read. One row
-then holds up to 64 messages until all of them are acknowledged. RocketMQ: PopMessageProcessor, PopCheckPoint. In SQL:
-`mqdb/sql/consumers/pop.sql`.
+A pop locks a queue by its row of consumer_offset, reads from the row's offset on, and puts these messages in flight.
+One row then holds up to 64 messages until all of them are acknowledged. RocketMQ: PopMessageProcessor, PopCheckPoint.
+In SQL: `mqdb/sql/consumers/pop.sql`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -53,10 +53,11 @@ def _pop(of_properties: Where | None = None, *, by_tags: bool = False) -> Select
 
     Parameters: group, client_id, invisible, wanted, is_durable, queue_keys, and those of `pull_from`. After the columns
     of the pull each row has the key of the queue, and the offset and segment from which it was read; then first_offset,
-    steps and receipt handle of the batch, NULL for a message that was not taken. A row without a queue means that
-    others hold all queues with messages.
+    steps and receipt handle of the batch, NULL for a message that was not taken. A row without a queue means that other
+    sessions hold all queues with messages.
 
-    The pull may have an older snapshot than the locks. It then only misses the latest messages of a queue.
+    The pull may have an older snapshot than the locks. In that case the pull only misses the latest messages of a
+    queue.
     """
     group, wanted = cast(bindparam("group"), Text), cast(bindparam("wanted"), Integer)
     locked = func.mqdb.pop_queues(group, cast(bindparam("queue_keys"), ARRAY(Integer)), wanted)
@@ -180,9 +181,9 @@ def due(
     wanted: int,
     look_back: timedelta | None,
 ) -> list[PoppedMessage]:
-    """Put up to `wanted` messages whose time has passed in flight again, the longest overdue first.
+    """Put up to `wanted` messages whose invisible time has passed in flight again, the longest overdue first.
 
-    With `look_back` only messages whose time has passed within this duration.
+    With `look_back`, only messages whose invisible time ended within this duration are taken.
     """
     rows = driver(connection).execute(
         "SELECT * FROM mqdb.pop_due(%s, %s, %s, %s, %s, %s)",
@@ -192,9 +193,10 @@ def due(
 
 
 def ack(connection: Connection, group: str, receipt_handles: Sequence[str]) -> list[bool]:
-    """Acknowledge messages; returns whether each handle was valid. It stays valid until its time has passed.
+    """Acknowledge messages; returns whether each handle was valid.
 
-    It waits for the disk only as part of another transaction.
+    A handle stays valid until its invisible time has passed. The statement waits for the disk only as part of another
+    transaction.
     """
     if not receipt_handles:
         return []
@@ -209,7 +211,7 @@ def ack(connection: Connection, group: str, receipt_handles: Sequence[str]) -> l
 def change_invisible(
     connection: Connection, group: str, receipt_handles: Sequence[str], invisible: timedelta, *, is_unread: bool = False
 ) -> list[str | None]:
-    """Make messages visible again `invisible` from now; returns the new handles, None for messages not in flight.
+    """Make messages visible again after `invisible`; returns the new handles, None for messages not in flight.
 
     With `is_unread` this delivery is not counted.
     """
@@ -222,7 +224,7 @@ def change_invisible(
 
 
 class FoundInFlight(NamedTuple):
-    """The place of the message of a receipt handle."""
+    """The place of the message to which a receipt handle belongs."""
 
     topic: str
     queue_id: int
@@ -230,7 +232,7 @@ class FoundInFlight(NamedTuple):
 
 
 def find(connection: Connection, group: str, handle: str) -> FoundInFlight | None:
-    """The message of a receipt handle, or the first of several; None if it is not in flight, or its time has passed."""
+    """The message of a receipt handle, or the first of several; None if it is not in flight, or its time is over."""
     row = (
         driver(connection)
         .execute(
@@ -267,7 +269,7 @@ class Leftover(NamedTuple):
 
 
 def groups_with_leftovers(connection: Connection) -> list[str]:
-    """The pulling groups with messages in flight whose time has passed."""
+    """The pulling groups with messages in flight whose invisible time has passed."""
     rows = driver(connection).execute(
         """SELECT g.group_name FROM mqdb.subscription_group g
            WHERE g.consume_mode = 'PULL'
@@ -278,7 +280,7 @@ def groups_with_leftovers(connection: Connection) -> list[str]:
 
 
 def take_leftovers(connection: Connection, group: str) -> list[Leftover]:
-    """Remove the messages of one due row from those in flight, if the group pulls; sorted by offset."""
+    """Take the messages of one due row out of flight, if the group pulls; returns them sorted by offset."""
     rows = driver(connection).execute(
         """WITH gone AS (
                DELETE FROM mqdb.pop_batch b WHERE b.ctid = ANY (ARRAY(
@@ -300,8 +302,8 @@ def take_leftovers(connection: Connection, group: str) -> list[Leftover]:
 def seconds_to_next(connection: Connection, group: str) -> float | None:
     """The seconds until the next message in flight is due; None if no message is in flight.
 
-    Already due messages are ignored: if a pop has not found one, another session has it, or an earlier message of its
-    queue comes first.
+    Messages that are already due are ignored: if a pop has not found such a message, another session has it, or an
+    earlier message of its queue comes first.
     """
     seconds: float | None
     [(seconds,)] = driver(connection).execute(

@@ -2,10 +2,11 @@
 
 Ownership of a queue ends with its owner's membership, within a second of its death. That is too early for a queue that
 is consumed in order: the owner may only have lost its connection, and be in the middle of a message. So there is also a
-lock. It ends when its owner releases it, or when it was not renewed before its expiry, which the owner also notices.
+lock. A lock ends when its owner releases it, or when it expires without having been renewed, which the owner also
+notices.
 
-Taking queues and giving them back first lock the rows of `consumer_offset` and then those of the locks; a renewal locks
-only the rows of the locks. RocketMQ: RebalanceLockManager. In SQL: `mqdb/sql/consumers/unlock_queues.sql`.
+Taking queues and giving them back first locks the rows of `consumer_offset` and then those of the locks; a renewal
+locks only the rows of the locks. RocketMQ: RebalanceLockManager. In SQL: `mqdb/sql/consumers/unlock_queues.sql`.
 """
 
 from collections.abc import Sequence
@@ -68,7 +69,7 @@ def has_locks(connection: Connection, group: str) -> bool:
 
 
 def put(connection: Connection, group: str, client_id: str, owned: Sequence[OwnedQueue], expiry: timedelta) -> None:
-    """Lock queues that were `free` and have been taken, in the same transaction."""
+    """Lock queues that were `free` and that this transaction has claimed."""
     own = given(OWNED_QUEUE, owned)
     length = literal(expiry, Interval())
     rows = select(group_id(group), own.c.queue_key, literal(client_id), own.c.epoch, func.mqdb.now() + length, length)

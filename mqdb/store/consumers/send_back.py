@@ -42,7 +42,7 @@ from mqdb.store.tables import broker, commit_log, delay_level, queue, subscripti
 
 
 class Found(NamedTuple):
-    """The data about a group and its messages for sending them back."""
+    """The data that is needed to send messages of a group back."""
 
     retry_max_times: int
     retry_delays: Sequence[timedelta] | None
@@ -57,15 +57,15 @@ class Found(NamedTuple):
     dlq_key: int | None
     """The queue of the DLQ; None if it does not exist."""
     history: History
-    """History of the log."""
+    """The history of the log."""
     full_names: dict[str, str]
     """The complete names of the retry topic and of the given topics, as in messages."""
     reconsume_times: list[int | None]
-    """The number of failures of each message, in the given order; None if the log has lost it."""
+    """The number of failures of each message, in the given order; None if the log has lost the message."""
 
 
 class TimerQueue(NamedTuple):
-    """The queue of messages that wait for their own time."""
+    """The queue of messages that wait for their own delivery time."""
 
     queue_key: int
     max_delay_ms: int | None
@@ -73,7 +73,7 @@ class TimerQueue(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """A copy to make of the record at `log_pos`, which waits in another topic first if `level` or `delay_ms` is set."""
+    """A copy to make of the record at `log_pos`; it waits in another topic first if `level` or `delay_ms` is set."""
 
     log_pos: int
     queue_key: int
@@ -81,9 +81,9 @@ class Copy(NamedTuple):
     delay_ms: int | None
     reconsume_times: int
     properties_once: str
-    """JSON of the properties that it gets unless it already has them."""
+    """JSON of the properties that are added to the copy unless it already has them."""
     properties: str
-    """JSON of the properties that it gets in any case."""
+    """JSON of the properties that are set on the copy in any case."""
 
 
 _COPY_TYPES: dict[str, TypeEngine[Any]] = {
@@ -209,7 +209,7 @@ def copy(connection: Connection, copies: Sequence[Copy]) -> None:
 
 
 def timer_queue(connection: Connection) -> TimerQueue:
-    """The queue of timers, and the limit for them."""
+    """The queue of timers, and the largest delay that is allowed for them."""
     timers = select(queue.c.queue_key, broker.c.timer_max_delay_ms).select_from(queue.join(broker, true()))
     found = timers.where(queue.c.topic_id == _id_of(_TIMER_TOPIC), queue.c.queue_id == ZERO)
     return TimerQueue._make(connection.execute(found).one())

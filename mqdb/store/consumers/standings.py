@@ -37,12 +37,12 @@ class QueueStanding(NamedTuple):
 
     group: str
     next_offset: int | None
-    """None if it has not started to read the queue, or its members keep their own offsets."""
+    """None if the group has not started to read the queue, or its members keep their own offsets."""
     expression_type: str | None
-    """The type of its filter; None without a subscription."""
+    """The type of the group's filter; None without a subscription."""
     expression: str | None
     message_models: frozenset[str]
-    """The message models of its members; empty without members."""
+    """The message models of the group's members; empty without members."""
 
 
 def find(connection: Connection, places: Collection[QueuePlace]) -> dict[int, list[QueueStanding]]:

@@ -1,4 +1,4 @@
-"""Subscriptions: what a group reads of each topic. All members have to agree on it.
+"""Subscriptions: what a group reads of each topic. All members of a group must have the same subscriptions.
 
 Members with different filters would lose messages: a queue's messages are filtered by the member that happens to read
 it. Popping members do not own queues, and may read different topics. RocketMQ keeps the subscriptions of the latest
@@ -33,7 +33,7 @@ class StoredSubscriptions(NamedTuple):
 def lock(connection: Connection, group: str, mode: ConsumeMode | None = None) -> StoredSubscriptions:
     """The subscriptions of a group, locked until the transaction ends.
 
-    A new group is created with this consume mode, by default PULL.
+    A missing group is created with this consume mode, by default PULL.
     """
     settings = (
         select(

@@ -11,7 +11,7 @@ from mqdb.store.tables import commit_log
 
 
 class RetryStep(NamedTuple):
-    """The waiting messages of a group that have failed equally often."""
+    """The waiting messages of a group that have failed the same number of times."""
 
     retry: int | None
     """The number of the retry for which they wait, 1 after the first failure; None if their records are gone."""

@@ -1,4 +1,7 @@
-"""Checkpoints: how far each service has read the commit log. Appended, never changed; the newest one counts."""
+"""Checkpoints: how far each service has read the commit log.
+
+Checkpoints are appended, never changed; only the newest checkpoint of a service counts.
+"""
 
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -50,7 +53,7 @@ def oldest_unreached_seconds(connection: Connection, service: str) -> float:
 
 
 def latest_ages(connection: Connection, service: str, most: int = 100) -> list[float]:
-    """The seconds for which the first record of each batch waited for the service, for the latest batches of a minute.
+    """The seconds that the first record of each batch waited for the service; the latest batches of the last minute.
 
     Records placed by their append have not waited, and do not count. Uses checkpoint_pkey and commit_log_pkey.
     """

@@ -1,6 +1,6 @@
-"""Consume queues: the record at each offset of a queue. Read here, written by `mqdb.dispatch`.
+"""Consume queues: the record at each offset of a queue. This module reads them; `mqdb.dispatch` writes them.
 
-Offsets are dense, so counting entries is subtracting offsets. RocketMQ: ConsumeQueue.
+Offsets are dense, so the difference between two offsets is the number of entries between them. RocketMQ: ConsumeQueue.
 """
 
 from collections.abc import Callable, Mapping
@@ -194,8 +194,8 @@ _ARRAYS = (*_REQUEST, "tag_codes")
 def pull_statement() -> NumberedStatement:
     """The statement of a pull without a filter.
 
-    It is numbered, for a cursor that sends the text unchanged. Other cursors parse text of more than 4,096 characters
-    each time, which takes 63 µs, and a selector may have any length.
+    Its parameters are numbered, for a cursor that sends the text unchanged. Other cursors parse text of more than 4,096
+    characters each time, which takes 63 µs, and a selector may have any length.
     """
     return numbered(_pull())
 

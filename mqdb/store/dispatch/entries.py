@@ -45,10 +45,10 @@ def entries(
 ) -> TableValuedAlias:
     """The entries of a queue from one offset to before another: queue_offset, log_pos, tags_code, segment, last_offset.
 
-    With `codes`, an array, only entries with one of the codes. A statement that orders by last_offset and joins only
-    LATERAL gets them in the order of offsets (`mqdb/sql/dispatch/consume_queue.sql`). Uses queue_run_offset. PostgreSQL
-    inlines the function as long as no argument is a sub-select: a limit reads no further than necessary, and partitions
-    are pruned.
+    With `codes`, an array, only entries with one of these codes are returned. A statement that orders by last_offset
+    and joins only LATERAL gets the entries in the order of offsets (`mqdb/sql/dispatch/consume_queue.sql`). Uses
+    queue_run_offset. PostgreSQL inlines the function as long as no argument is a sub-select: a limit reads no further
+    than necessary, and partitions are pruned.
     """
     columns = (
         column("queue_offset", BigInteger),
@@ -99,7 +99,7 @@ def _length(run: FromClause) -> ColumnElement[int]:
 
 
 def holds(run: FromClause, first: ColumnElement[int], past: ColumnElement[int]) -> list[ColumnElement[bool]]:
-    """Whether a run has entries from one offset to before another, as conditions, two of which are for the index."""
+    """Conditions for whether a run has entries from one offset to before another; two of them are for the index."""
     return [
         run.c.last_offset >= first,
         run.c.last_offset < func.least(past, _FAR) + _LONGEST - _ONE,

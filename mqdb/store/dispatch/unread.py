@@ -94,7 +94,7 @@ def unread(
 
 @cache
 def unread_statement() -> NumberedStatement:
-    """Parameters: queue_keys, offsets (arrays of one length, as text) and newest_segment."""
+    """Parameters: queue_keys, offsets (arrays of the same length, as text) and newest_segment."""
     keys, offsets = cast(bindparam("queue_keys"), ARRAY(Integer)), cast(bindparam("offsets"), ARRAY(BigInteger))
     known = func.unnest(keys, offsets).table_valued("queue_key", "known_offset", name="known").render_derived("known")
     last = (

@@ -30,11 +30,11 @@ class RetryFilter:
     matches_all: ClassVar[bool] = False
 
     selectors: tuple[tuple[str, Selector], ...]
-    """Filters by topic. Messages that failed in another topic pass."""
+    """The filters, with their topics. Messages that failed in another topic pass."""
 
     @property
     def canonical_text(self) -> str:
-        """The text for people, which is not stored."""
+        """A readable text, which is not stored."""
         return "; ".join(f"{topic}: {selector.expression}" for topic, selector in self.selectors)
 
     def where(self, properties: ColumnElement[Any], columns: Mapping[str, ColumnElement[Any]]) -> ColumnElement[bool]:
@@ -47,7 +47,7 @@ class RetryFilter:
         return or_(not_(select(broker.c.filter_support_retry).scalar_subquery()), judged)
 
     def matches(self, _tag: str | None) -> bool:
-        """Always True, because the database has decided."""
+        """Always True, because the database has already applied the filter."""
         return True
 
 
@@ -63,7 +63,7 @@ def retry_filter(filters: Mapping[str, MessageFilter]) -> MessageFilter:
     if count > MAX_PARTS:
         topics = ", ".join(topic for topic, _ in selectors)
         reason = (
-            "their SQL92 filters judge retries together, "
+            "their SQL92 filters apply to retries together, "
             f"and have {count:,} names, values and operators; {MAX_PARTS:,} is the limit"
         )
         raise ParameterInvalid("subscriptions", topics, reason)

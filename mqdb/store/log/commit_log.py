@@ -1,8 +1,8 @@
 """The commit log: records in order of arrival, written once.
 
-An append is one INSERT: no counter, and no wait for a lock. Its position comes from a sequence. While the dispatcher
-sleeps and no other session appends, the statement also gives the record its offset in the queue, and notifies the
-consumers; otherwise dispatch does. In SQL: `mqdb/sql/dispatch/take_places.sql`. RocketMQ: CommitLog.
+An append is one INSERT, without a counter and without waiting for a lock. Its position comes from a sequence. While the
+dispatcher sleeps and no other session appends, the statement also gives the record its offset in the queue, and
+notifies the consumers; otherwise dispatch does. In SQL: `mqdb/sql/dispatch/take_places.sql`. RocketMQ: CommitLog.
 
 Records with a later time of delivery are appended by another statement, in which the database decides where each record
 goes: the delivery time is by its clock, and the current levels apply. This statement can also append records that do
@@ -110,8 +110,8 @@ _PLACED_OFFSET: Final = func.nullif(
 def append_one(*, places: bool) -> PreparedStatement:
     """Append one record. It is refused if its queue is gone or from another history.
 
-    With `places` it tries to assign the offset immediately; only for the owner, in a transaction that ends with the
-    statement.
+    With `places`, the statement tries to assign the offset immediately; only the owner may do this, in a transaction
+    that ends with the statement.
     """
     values: dict[str, Any] = {name: bindparam(name, type_=type_) for name, type_ in _TYPES.items()}
     queue_key = values["queue_key"]
@@ -131,8 +131,8 @@ def append_one(*, places: bool) -> PreparedStatement:
 def _taken(queue_keys: ColumnElement[Any], codes: ColumnElement[Any]) -> ColumnElement[Any]:
     """The positions and offsets assigned by the function; NULL if dispatch has to assign them.
 
-    It is in the column `xid`, which comes before `log_pos`: PostgreSQL computes a row in the order of the table's
-    columns.
+    The result is in the column `xid`, which comes before `log_pos`: PostgreSQL computes a row in the order of the
+    table's columns.
     """
     lets_place = func.pg_sequence_last_value(literal_column("'mqdb.dispatcher_state'")) == literal_column("1")
     return case((lets_place, func.mqdb.take_places(queue_keys, codes, type_=ARRAY(BigInteger))))
@@ -151,7 +151,9 @@ _GIVEN: Final = _TYPES | {"history": BigInteger()}
 
 @cache
 def append_many(shared: tuple[str, ...] = (), *, places: bool) -> PreparedStatement:
-    """Append any number of records, in the given order: as fast as COPY, but it returns places. `places` is as above.
+    """Append any number of records, in the given order: as fast as COPY, but returns places.
+
+    `places` is as in `append_one`.
 
     Shared values are given once, which saves arrays and queue lookups.
     """
@@ -185,7 +187,7 @@ def append_many(shared: tuple[str, ...] = (), *, places: bool) -> PreparedStatem
 
 @cache
 def append_waiting() -> PreparedStatement:
-    """Append any number of records in the given order, some of which wait."""
+    """Append any number of records, some of which wait, in the given order."""
     types = _GIVEN | WAIT_TYPES
     given = _arrays(types).table_valued(*types).render_derived("given")
     now = clock()
@@ -220,8 +222,8 @@ def record_of(wanted: FromClause, *columns: ColumnElement[Any]) -> LateralFromCl
     """Columns of `cl` for the record at `wanted.log_pos`; no row if it does not exist. Uses commit_log_pkey.
 
     Parameters: lowest_pos and past_pos, which enclose the position. They are parameters, so that other partitions are
-    not even opened. The ORDER BY forces the primary key, and needs a range instead of an equality, for which the order
-    would have no effect: the plan may be made while a segment is empty, when costs are meaningless.
+    not even opened. The ORDER BY forces the use of the primary key, because the plan may be made while a segment is
+    empty, when costs are meaningless. It needs a range: with an equality the order would have no effect.
     """
     return (
         select(*columns)
@@ -251,5 +253,5 @@ def copied_bytes(record: FromClause) -> ColumnElement[int]:
 
 
 def fits(size: ColumnElement[int], *order: ColumnElement[Any]) -> ColumnElement[bool]:
-    """Whether the records before a record, in an order, leave room for it in one transaction; true for the first."""
+    """Whether a record still fits into a transaction after all records before it in this order; true for the first."""
     return func.sum(size).over(order_by=order) - size < literal_column(str(MAX_COPIED_BYTES))

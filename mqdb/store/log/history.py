@@ -3,7 +3,7 @@
 A database can be set back: to a backup, to the state of a promoted standby, or by the last commits that a server with
 `synchronous_commit = off` had not written when it crashed. None of this happens while a server runs, so its start, its
 last recovery and the file of the log's sequence distinguish histories (`mqdb/sql/log/history.sql`). A position kept by
-a client includes its history, and the statement that stores the position compares the history. So this also works
+a client includes its history, and the statement that stores the position compares the histories. So this also works
 behind a pooler, which hides reconnections. Source: PostgreSQL, "The Cumulative Statistics System", on when statistics
 are reset. Kafka: KIP-101, KIP-320.
 """

@@ -82,7 +82,7 @@ def append(
 
 
 def _list_or_null(values: list[Any]) -> list[Any] | None:
-    """NULL for a list of None only: unnest() fills it up.
+    """NULL for a list that contains only None: unnest() treats both alike.
 
     psycopg would write such a list as text, in which NULL is a string if the caller's session has array_nulls off.
     """

@@ -1,10 +1,12 @@
-"""The message index: positions of the records with a key or a unique id. Written by `mqdb.index_keys`, read here.
+"""The message index: positions of the records with a key or a unique id.
+
+`mqdb.index_keys` writes it, and this module reads it.
 
 A span of positions (`id_span`) has the time range in which the ids of its records were made, and an id contains its own
 time. So most ids do not need an entry in the index.
 
-The index follows the log like dispatch, a moment behind, or hours behind if no `mqdb serve` runs. A caller that needs
-certainty whether a record is stored also reads the records that are not indexed yet. RocketMQ: IndexFile.
+The index follows the log like dispatch, a moment behind, or hours behind if no `mqdb serve` runs. A caller that has to
+be certain whether a record is stored also reads the records that are not indexed yet. RocketMQ: IndexFile.
 """
 
 from collections.abc import Sequence
@@ -39,11 +41,12 @@ PLANNER_SETTINGS: Final = ("enable_seqscan", "enable_bitmapscan", "enable_sort",
 
 
 def find(connection: Connection, unique_ids: Sequence[UUID], after_pos: int) -> list[tuple[UUID, int, int]]:
-    """msg_id, log_pos and queue_key of the records with one of the ids, each once, in no order.
+    """msg_id, log_pos and queue_key of the records with one of the ids, each once, in no particular order.
 
-    Only those above `after_pos` are returned, which saves reading records below.
+    Only records above `after_pos` are returned, so records below it need not be read.
 
-    `mqdb/sql/log/find_records.sql` says how. A role that does not own the broker finds those that it may send or read.
+    `mqdb/sql/log/find_records.sql` explains the search. A role that does not own the broker finds only records that it
+    may send or read.
     """
     ids = cast(list(unique_ids), ARRAY(PgUUID()))
     rows = connection.execute(select(text("*")).select_from(func.mqdb.find_records(ids, after_pos)))
@@ -51,7 +54,7 @@ def find(connection: Connection, unique_ids: Sequence[UUID], after_pos: int) -> 
 
 
 def with_key() -> Select[int, int]:
-    """log_pos and queue_key of the indexed records with a `key` in the topic of `topic_id`, in no order.
+    """log_pos and queue_key of the indexed records with a `key` in the topic of `topic_id`, in no particular order.
 
     Uses message_index_key and commit_log_pkey. Hashes may collide, so the record is checked, too.
     """
@@ -81,7 +84,7 @@ _BIND_TO_INDEXES: Final = select(*(func.set_config(name, "off", True) for name i
 def find_key(connection: Connection, topic_id: int, key: str) -> list[tuple[int, int]]:
     """Rows as `with_key` describes them, each once, in the order of the log.
 
-    Needs a transaction: it changes planner settings for it.
+    Needs a transaction, for which it changes planner settings.
     """
     connection.execute(_BIND_TO_INDEXES)
     rows = connection.execute(_WITH_KEY, {"key": key, "topic_id": topic_id})

@@ -52,13 +52,13 @@ class TracedRecord(NamedTuple):
     queue_id: int | None
     queue_offset: int | None
     segment: int | None
-    """The segment of its entry, whose transaction in the row is `xid`."""
+    """The segment of the record's entry; `xid` is the transaction of the entry's row."""
     xid: str | None
     store_time: datetime | None
     reconsume_times: int | None
     tags: str | None
     producer_group: str | None
-    """The producer group in a half message."""
+    """For a half message, its producer group."""
     exception: str | None
     """This and the next two fields describe the latest failure, like `FailureProperty`."""
     error: str | None
@@ -70,14 +70,15 @@ class TracedRecord(NamedTuple):
     tags_code: int | None
     """For a waiting record, the time when it is due, in milliseconds since 1970."""
     slot: int | None
-    """Slot of `timer`, if the message was collected."""
+    """The slot in `timer`, if the message was collected."""
     is_recalled: bool | None
     collected_to: int | None
-    """The offset in the queue of timers before which all are collected; they are delivered up to the next two."""
+    """The offset in the queue of timers before which all are collected; the next two fields show how far they are
+    delivered."""
     delivered_ms: int | None
     delivered_pos: int | None
     level_delivered_to: int | None
-    """Offset in the queue of the delay level before which all are delivered."""
+    """The offset in the queue of the delay level before which all messages are delivered."""
     half_state: str | None
     """Also None for a half message without a row, which is PREPARED."""
     half_check_times: int | None

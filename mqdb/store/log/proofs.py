@@ -1,4 +1,4 @@
-"""Proofs of positions, read from the consume queues and the log. `mqdb.common.proof` says what they prove."""
+"""Proofs of positions, read from the consume queues and the log. `mqdb.common.proof` explains what they prove."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -11,17 +11,17 @@ from mqdb.store.tables import commit_log
 
 
 def find(connection: Connection, positions: Mapping[int, int]) -> dict[int, Proof]:
-    """The proofs of positions, which are next offsets by the keys of their queues.
+    """The proofs of positions. A position is the next offset to read, by queue key.
 
-    A queue is left out if there is no message before its position: it is the first position, or retention dropped the
-    message.
+    A queue is left out if there is no message before its position, because it is the first position, or because
+    retention dropped the message.
     """
     entries = _entries(connection, [(key, next_offset - 1) for key, next_offset in positions.items()])
     return {key: proof for (key, _), proof in entries.items()}
 
 
 def holding(connection: Connection, claims: Sequence[tuple[int, Proof]]) -> list[bool]:
-    """Whether the log matches each claim: the key of a queue, and a proof of a position in it."""
+    """Whether the log matches each claim. A claim is the key of a queue, and a proof of a position in it."""
     entries = _entries(connection, [(key, proof.queue_offset) for key, proof in claims])
     return [entries.get((key, proof.queue_offset)) == proof for key, proof in claims]
 

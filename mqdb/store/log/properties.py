@@ -16,7 +16,7 @@ def all_properties(record: FromClause) -> ColumnElement[Any]:
 
 
 def of_columns(record: FromClause) -> dict[str, ColumnElement[Any]]:
-    """The properties with columns, by their names, for a selector."""
+    """The properties that have columns of their own, by name, for a selector."""
     return {
         Property.TAGS.value: record.c.tags,
         Property.KEYS.value: record.c["keys"],

@@ -1,7 +1,7 @@
 """The fence of appends: each statement looks up its queue, and a missing queue is refused with a clear error.
 
 The queue in a producer's route may belong to a deleted topic, or to another history of the log. PostgreSQL would also
-refuse the NULL for such a queue, but with an error that looks like corruption in its log.
+refuse the NULL for such a queue, but the error in its log would look like corruption.
 """
 
 from collections.abc import Iterator

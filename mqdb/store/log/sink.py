@@ -6,8 +6,8 @@
     sink_part     the attempts of a batch that goes into the log in several transactions; none once it is there
 
 Statements are strings for psycopg, not Core: Spark starts a Python process to plan each batch of a stream and another
-one to commit it. Importing SQLAlchemy would take each of them 0.17 s of CPU, as much as everything else. So this module
-imports nothing.
+one to commit it. Importing SQLAlchemy would cost each of these processes 0.17 s of CPU, as much as everything else. So
+this module imports nothing.
 
 A role that does not own the broker has its own ledger and stage: row security determines which rows it sees. The owner
 sees all rows, so these statements name the principal. The statements OWN_... are for such roles, which cannot delete

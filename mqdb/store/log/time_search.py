@@ -37,7 +37,7 @@ Search: TypeAlias = "Generator[list[int], list[bool], int]"
 def offset_of_time(connection: Connection, queue_key: int, time: datetime) -> int:
     """The first offset whose message was stored at `time` or later; the max offset if there is no such message.
 
-    A time before all of them gives the min offset. A queue that does not exist has the offset 0.
+    A time before all messages gives the min offset. A queue that does not exist has the offset 0.
     """
     return offsets_of_time(connection, [queue_key], time).get(queue_key, 0)
 
@@ -58,7 +58,7 @@ def offsets_of_time(connection: Connection, queue_keys: Sequence[int], time: dat
 
 @translates
 def position_of_time(connection: Connection, time: datetime) -> int:
-    """The lowest log position of a record stored at `time` or later; after the last position without such a record."""
+    """The lowest log position of a record stored at `time` or later, or else the position after the last record."""
     return _target(connection, time).lowest_pos
 
 

@@ -105,7 +105,7 @@ def list_crons(connection: Connection) -> list[CronSummary]:
 
 
 class CronsAtWork(NamedTuple):
-    """All recurring sends in one line."""
+    """A summary of all recurring sends in one line."""
 
     late_seconds: float
     """The seconds for which the first cron has been due; 0 if no cron is due."""
@@ -113,7 +113,7 @@ class CronsAtWork(NamedTuple):
 
 
 def at_work(connection: Connection) -> CronsAtWork:
-    """The lateness of crons, and the number of paused ones."""
+    """The lateness of crons, and the number of paused crons."""
     late = func.max(cast(extract("epoch", _NOW - cron.c.next_at), Float)).filter(~cron.c.is_paused)
     columns = func.greatest(late, 0.0), func.count().filter(cron.c.is_paused)
     return CronsAtWork(*connection.execute(select(*columns)).one())
@@ -173,7 +173,7 @@ def take_due(connection: Connection, limit: int) -> tuple[datetime, list[DueCron
 
 
 def send(connection: Connection, name: str, messages: Sequence[Mapping[str, str]]) -> None:
-    """Append a cron's message once for each set of additional properties, by mqdb.send and its rules.
+    """Append a cron's message once for each set of additional properties, by calling mqdb.send, whose rules apply.
 
     The order is kept: PostgreSQL first sorts, and then calls a volatile function.
     """

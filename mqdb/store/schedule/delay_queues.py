@@ -58,7 +58,8 @@ class Head(NamedTuple):
     next_offset: int
     """The offset of the first undelivered message, even if it does not exist yet."""
     queue_offset: int | None
-    """The offset of the first entry from there on: `next_offset`, unless entries are missing. None without entries."""
+    """The offset of the first entry at `next_offset` or later: it is later if entries are missing. None without
+    entries."""
     segment: int | None
     """The segment of this entry."""
     due_to: int | None
@@ -191,9 +192,10 @@ class LevelStanding(NamedTuple):
     """The delay; None if the level is no longer in the table."""
     waiting: int
     due_at: datetime | None
-    """When the first waiting message is due; this and the next field are None without one, or if its entry is lost."""
+    """When the first waiting message is due; this and the next field are None if no message waits, or its entry is
+    lost."""
     late: timedelta | None
-    """The time for which it has been due; negative before that."""
+    """The time since the first waiting message became due; negative before that."""
     lost: MessageMissing | None
     """The first waiting message, if the log has lost it: messages behind it are not delivered."""
     seq: int

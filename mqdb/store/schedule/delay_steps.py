@@ -76,9 +76,9 @@ class Stray(NamedTuple):
     has_record: bool
     real_topic: str | None
     is_readable: bool
-    """It says a queue that messages may be sent to."""
+    """Whether it names a queue to which messages may be sent."""
     has_group: bool
-    """Whether it is a retry of an existing group, which lacks only its topic."""
+    """Whether it is a retry for an existing group, so that only the topic is missing."""
 
 
 _TYPES: Final[dict[str, TypeEngine[Any]]] = {
@@ -125,7 +125,7 @@ def _entries() -> FromClause:
 
 
 def _is_reached(entry: FromClause, record: FromClause, target: FromClause) -> ColumnElement[bool]:
-    """Whether a message has its queue. Retries of a deleted group do not go to a new group with the same name.
+    """Whether the queue of a message exists. Retries of a deleted group do not go to a new group with the same name.
 
     Few groups, usually none, are newer than the waiting messages: only retries of these are looked up individually.
     Uses subscription_group_created_pos.
@@ -210,7 +210,7 @@ def held_text() -> str:
 def begin(connection: Connection) -> bool:
     """Acquire the right to take steps until the end of the transaction, which is durable;
 
-    False while another has it.
+    False while another session has it.
     """
     return locks.take_durably(connection, "delay")
 
@@ -236,7 +236,10 @@ def find_strays(connection: Connection, steps: Sequence[DelayStep], window: Dela
 
 
 def find_gaps(connection: Connection, steps: Sequence[DelayStep], window: DelayWindow) -> list[Stray]:
-    """The first message without an entry, for each step that has one. Nothing else is known about it."""
+    """For each step that has such a message, the first one without an entry.
+
+    Nothing else is known about the message.
+    """
     held = set(driver(connection).execute(held_text(), _parameters(steps, window)))
     gaps = []
     for step in steps:

@@ -31,7 +31,7 @@ def clock() -> Subquery:
 def placed(
     columns: Mapping[str, ColumnElement[Any]], now: FromClause
 ) -> tuple[FromClause, dict[str, ColumnElement[Any]]]:
-    """The function's row for a record, and the columns to store: `columns`, with those decided by the function.
+    """The function's row for a record, and the columns to store: `columns`, some with values from the function.
 
     The columns are those of the log and of WAIT_TYPES. Uses live_queue_pkey, topic_pkey, topic_topic_key,
     queue_pkey, queue_topic_id_queue_id_key and delay_level_pkey.

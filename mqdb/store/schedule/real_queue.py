@@ -55,7 +55,8 @@ def target_of(record: FromClause) -> LateralFromClause:
 def has_target(record: FromClause, target: FromClause, log_pos: ColumnElement[int]) -> ColumnElement[bool]:
     """Whether a record at a position has a target queue. False if it was deleted with an older topic of this name.
 
-    Not part of `target_of`, whose results PostgreSQL caches by queue: positions are never looked up twice.
+    This is not part of `target_of`, whose results PostgreSQL caches by queue: the same position is never looked up
+    twice.
     """
     return and_(target.c.queue_key.is_not(None), ~went_along(record.c.real_topic, log_pos))
 

@@ -234,6 +234,6 @@ def values_of(at: Look) -> dict[str, Any]:
 
 
 def array(numbers: Sequence[int]) -> str:
-    """Numbers as a parameter."""
+    """A list of numbers as a parameter."""
     # As text: otherwise the driver takes the smallest type for the numbers, and prepares a statement for each.
     return "{" + ",".join(map(str, numbers)) + "}"

@@ -2,9 +2,9 @@
 
 A slot is an hour, a day, 30 days or 900 days long, and a message goes to the longest one that is no longer than its
 remaining wait. So there are about 30 slots of each length, however far ahead messages are sent, and messages are never
-moved between slots. A slot is dropped as a whole when all of it is delivered. So after its delivery a row is kept at
-most as long as it had to wait, or an hour, which is little compared to the log, which also has the message. Slot 0 is
-for messages that wait although delivery has already passed their time, after the clock was set back.
+moved between slots. A slot is dropped as a whole when all of its messages are delivered. So a delivered row is kept for
+at most as long as it had to wait, or for an hour. This is short compared with the log, which also has the message. Slot
+0 is for messages that wait although delivery has already passed their time, because the clock was set back.
 In SQL: `mqdb/sql/schedule/add_timer_slot.sql`.
 """
 
@@ -71,7 +71,7 @@ def _number(value: int) -> ColumnElement[int]:
 
 
 def add_missing(connection: Connection, slots: Collection[int]) -> int:
-    """Create the missing ones of the slots, each in its own transaction; returns how many were created."""
+    """Create those of the slots that are missing, each in its own transaction; returns the number of new slots."""
     wanted = set(slots) - {BEHIND}
     if not wanted:
         return 0

@@ -32,7 +32,7 @@ def newest_step(*columns: ColumnElement[Any]) -> Select[Any]:
 def begin(connection: Connection) -> bool:
     """Acquire the right to take steps until the end of the transaction, which is durable.
 
-    Returns False while another session has it, or recalls a message.
+    Returns False while another session has this right, or is recalling a message.
     """
     return locks.take_durably(connection, "timer")
 
@@ -71,7 +71,7 @@ def prune_recalls(connection: Connection) -> int:
 
 
 def _is_in_a_slot() -> ColumnElement[bool]:
-    """Whether the message of a row of timer_recall is in a slot that is delivered up to there but not dropped yet.
+    """Whether the message of a row of timer_recall still has a row in a slot that is not dropped yet.
 
     Slot 0 contains no recalled messages. Sub-selects are used because a join could read all waiting messages. Uses
     timer_due of the few slots that may contain it.

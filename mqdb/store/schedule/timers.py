@@ -65,7 +65,7 @@ class Undelivered(NamedTuple):
     is_recalled: bool
     real_topic: str | None
     is_readable: bool
-    """It says a queue that messages may be sent to."""
+    """Whether it names a queue to which messages may be sent."""
 
 
 def _entries(*conditions: ColumnElement[bool]) -> FromClause:
@@ -231,7 +231,7 @@ def count_fitting(connection: Connection, at: Look) -> int:
 
 
 def collect(connection: Connection, at: Look) -> Timed:
-    """Put the entries that are not due into the slots in `Look.slots`; its rows are those not recalled."""
+    """Put the entries that are not due into the slots in `Look.slots`; returns rows for those not recalled."""
     return run_timed(connection, collect_text(), values_of(at))
 
 

@@ -46,7 +46,7 @@ class ArchivedSegment(NamedTuple):
 def first_missing(connection: Connection) -> int:
     """The first segment that still contains messages and is not completely archived.
 
-    It always exists, as the log goes on.
+    Such a segment always exists, because the log continues.
     """
     whole = exists().where(archived_segment.c.segment == segment.c.segment, archived_segment.c.topics.is_(None))
     missing = select(func.min(segment.c.segment)).where(segment.c.state != SegmentState.DRAINED, ~whole)
@@ -94,7 +94,7 @@ def forget_run(connection: Connection, path: str) -> None:
 
 
 def record(connection: Connection, archived: ArchivedSegment) -> bool:
-    """Add a row to the catalogue; returns False if it has a row for this segment and these topics."""
+    """Add a row to the catalogue; returns False if there is a row for this segment and these topics."""
     row = archived._asdict() | {"topics": None if archived.topics is None else list(archived.topics)}
     statement = upsert(archived_segment).values(**row).on_conflict_do_nothing().returning(archived_segment.c.segment)
     return connection.execute(statement).first() is not None

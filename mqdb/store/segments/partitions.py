@@ -3,9 +3,9 @@
     attached ──▶ detaching ──▶ detached ──▶ gone
 
 A plain DROP locks the parent: it waits for every transaction that has read the table, and all sends and pulls wait
-behind it (measured: 1.5 s behind one idle transaction). DETACH CONCURRENTLY locks only the partition, and new
-statements immediately ignore it; then it waits for older statements. A lock timeout ends this wait, and FINALIZE
-continues later, as it does after a crash. Each step can be repeated from the state in the catalog.
+behind it (measured: 1.5 s behind one idle transaction). DETACH CONCURRENTLY locks only the partition, which new
+statements immediately ignore; then it waits for older statements. A lock timeout ends this wait, and FINALIZE completes
+the removal later, as it does after a crash. Each step can be repeated from the state in the catalog.
 """
 
 from enum import StrEnum
@@ -105,7 +105,7 @@ def step(connection: Connection, parent: str, segment: int) -> bool:
 
 
 def remove(connection: Connection, parent: str, segment: int) -> bool:
-    """Remove a partition; returns False if a lock prevents it, so that the rest is left for later."""
+    """Remove a partition; returns False if a lock prevents this, and leaves the remaining steps for later."""
     try:
         while step(connection, parent, segment):
             pass

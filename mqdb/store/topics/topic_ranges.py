@@ -200,7 +200,7 @@ def _end_of(wanted: FromClause, *, is_last: bool) -> Select[Any]:
 def segment_bounds(connection: Connection) -> list[SegmentRange]:
     """All segments, oldest first.
 
-    A drained segment has no consume queue, but may have records for that of a newer one.
+    A drained segment has no consume queue, but may have records to which the consume queue of a newer segment points.
     """
     columns = segment.c.segment, segment.c.start_pos, segment.c.end_pos, segment.c.lowest_log_pos
     return [SegmentRange(*row) for row in connection.execute(select(*columns).order_by(segment.c.segment))]
@@ -210,7 +210,7 @@ def segment_bounds(connection: Connection) -> list[SegmentRange]:
 
 
 def read_texts(connection: Connection, parts: Sequence[Part], columns: Sequence[str], choice: Choice) -> list[str]:
-    """For each part the statement that reads its messages, with these columns, as named by bulk readers."""
+    """For each part, the statement that reads its messages, with these columns, as named by bulk readers."""
     cursor = _cursor(connection)
     compiled: dict[tuple[object, ...], Compiled] = {}
     texts = []

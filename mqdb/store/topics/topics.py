@@ -59,7 +59,7 @@ def existing_topic(connection: Connection, name: str) -> TopicRoute:
 
 @translates
 def find_topics(connection: Connection, names: Iterable[str]) -> dict[str, TopicRoute]:
-    """The existing topics, among these, with their queues, by the given names; in one statement."""
+    """The existing topics among these, with their queues, by the given names; in one statement."""
     asked = func.unnest(cast(list(names), ARRAY(Text))).column_valued("asked")
     rows = connection.execute(_routes(asked).join(topic, topic.c.topic == full_topic(asked)))
     return {row.name: _route(row) for row in rows}

@@ -71,7 +71,7 @@ class Entry(NamedTuple):
 
 
 class NewHalf(NamedTuple):
-    """The first row of a half message."""
+    """A new row for a half message that has no row yet."""
 
     log_pos: int
     queue_offset: int
@@ -93,9 +93,9 @@ class DueHalf(NamedTuple):
     """The role that sent it; None for the owner of the broker and the members of its role."""
     check_times: int
     age: timedelta
-    """The age since it was stored or resumed."""
+    """The time since it was stored or resumed."""
     is_lost: bool
-    """Whether its segment is gone from the log."""
+    """Whether the half message's segment is gone from the log."""
 
 
 class HalfCheck(NamedTuple):
@@ -227,7 +227,7 @@ def _unlocked(*conditions: ColumnElement[bool]) -> ScalarSelect[int]:
 
 
 def take_from_ahead(connection: Connection, longest: timedelta) -> int:
-    """Make checks due immediately that were scheduled by a clock that was ahead; returns their number.
+    """Make checks that were scheduled by a clock that was ahead due immediately; returns their number.
 
     Examines only checks that wait longer than `longest`, most of which are immune. Uses half_message_check_at.
     """

@@ -317,7 +317,7 @@ def resume(connection: Connection, log_pos: int) -> bool:
 
 
 def close_lost(connection: Connection, positions: Sequence[int]) -> None:
-    """Give up PREPARED half messages that are missing in the log, so there is nothing to copy."""
+    """Give up PREPARED half messages that are missing from the log, so there is nothing to copy."""
     if not positions:
         return
     event = HalfEvent.GIVE_UP

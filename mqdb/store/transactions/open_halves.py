@@ -1,4 +1,7 @@
-"""Open half messages: those that have not ended, and those that were given up. Both are few and have an index."""
+"""Open half messages: those that have not ended, and those that were given up.
+
+There are few of both kinds, and each kind has an index.
+"""
 
 from collections.abc import Collection
 from typing import NamedTuple
@@ -21,7 +24,11 @@ class OpenHalves(NamedTuple):
 
 
 def count(connection: Connection) -> OpenHalves:
-    """Count the open half messages. Uses half_message_check_at and half_message_discarded, and reads no ended ones."""
+    """Count the open half messages.
+
+    Uses the indexes half_message_check_at and half_message_discarded, so it does not read half messages that have
+    ended.
+    """
     discarded = hm.state == literal_column(f"'{HalfState.DISCARDED}'::text")
     age = cast(extract("epoch", func.mqdb.now() - func.min(hm.stored_at)), Float)
     columns = (
@@ -34,7 +41,7 @@ def count(connection: Connection) -> OpenHalves:
 
 @translates
 def unasked_groups(connection: Connection, groups: Collection[str]) -> set[str]:
-    """The producer groups, among these, with half messages that have not ended and about which no client is asked.
+    """The producer groups, out of these, that have open half messages about which no client is being asked.
 
     Uses half_message_check_at.
     """
