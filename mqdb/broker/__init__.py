@@ -1,7 +1,7 @@
 """Verbs: the requests of clients to a broker. One request is one transaction, and each function takes a Connection.
 
-The opener of the connection decides whether the request commits by itself (AUTOCOMMIT, as `create_engine` sets it) or
-joins a transaction.
+The caller that opens the connection decides whether the request commits by itself (AUTOCOMMIT, as `create_engine` sets
+it) or joins a transaction.
 
     log           send, look up, read in bulk
     dispatch      give messages their queue offsets, and index their keys

@@ -52,7 +52,7 @@ class Rights:
     group: Collection[str] = ()
     """Groups of which it may be a member, with their retries and dead letters."""
     operate: Collection[str] = ()
-    """Topics whose waiting messages it may recall, half messages it may resolve, and crons it may manage."""
+    """Topics for which it may recall waiting messages, resolve half messages and manage crons."""
     operate_group: Collection[str] = ()
     """Groups whose dead letters it may redrive, and whose offsets it may set."""
     admin: Collection[str] = ()
@@ -94,8 +94,8 @@ def grant(
     """Grant rights to a role; returns the new rights. Granting them twice has no effect.
 
     With `create` a missing role is created, which can log in and has no password. If no namespace is given, the
-    principal keeps its namespace. Raises NameInvalid, also for a name outside its namespace; ParameterInvalid if the
-    role does not exist, or has rights in another namespace; and StorageRefused if the owner may not create roles.
+    principal keeps its namespace. Raises NameInvalid, including for a name outside its namespace; ParameterInvalid if
+    the role does not exist, or has rights in another namespace; and StorageRefused if the owner may not create roles.
     """
     if not rights.resources():
         raise ParameterInvalid("rights", rights, "give at least one topic or group")
@@ -125,7 +125,7 @@ def revoke(
 ) -> list[Resource]:
     """Revoke rights as they were granted, or all rights with None; returns the revoked rights.
 
-    Sends under way are not affected. Raises ParameterInvalid for a right that was not granted.
+    Sends in progress are not affected. Raises ParameterInvalid for a right that was not granted.
     """
     with transaction(connection):
         its = acl.find_principal(connection, principal) or Principal()
@@ -189,7 +189,7 @@ def apply(
 def _agree(
     connection: Connection, principal: str, known: Principal | None, rights: Rights
 ) -> tuple[Principal, list[Resource]]:
-    """Return the principal, known or new, and the rights by complete names. Raises NameInvalid, ParameterInvalid."""
+    """Return the principal, known or new, and the rights with complete names. Raises NameInvalid, ParameterInvalid."""
     its = known or Principal(not rights.external, rights.namespace)
     if rights.namespace not in (None, its.namespace) or (rights.external and its.is_role):
         what = rights.namespace if rights.namespace not in (None, its.namespace) else principal

@@ -4,7 +4,8 @@
 
 The lock is held on the connection that records, so a process that loses the lock cannot record. RocketMQ's tiered
 storage (MessageStoreDispatcherImpl) copies each queue as it grows; here a segment is archived once, as a whole. Single
-topics can be archived earlier, so that they can be read there soon; retention still waits for the whole segment.
+topics can be archived earlier, so that they can soon be read in the archive; retention still waits for the whole
+segment.
 """
 
 from collections.abc import Iterator, Sequence
@@ -58,8 +59,8 @@ def plan(connection: Connection, topics: Sequence[str] | None = None) -> list[Se
     """The sealed segments that are not archived completely, oldest first, with the contents to archive.
 
     Without topics a segment is complete if one archive contains all its topics except system topics, whatever other
-    archives contain. Messages waiting in system topics are copied to their own topic when they are due. With `topics` a
-    segment lacks the topics that none of its archives contains. Raises TopicNotFound.
+    archives contain. Messages waiting in system topics are copied to their own topic when they are due. With `topics`,
+    those that none of a segment's archives contains are missing. Raises TopicNotFound.
     """
     with transaction(connection):
         known = topic_ranges.topic_names(connection)

@@ -13,7 +13,7 @@ from mqdb.store.schedule import delay_levels
 
 
 class Change(NamedTuple):
-    """A setting that had another value before."""
+    """A setting whose value was changed."""
 
     setting: str
     before: object

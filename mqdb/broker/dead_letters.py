@@ -62,9 +62,9 @@ class DeadLetterFilter:
     tag: str | None = None
     """A tag expression."""
     since: datetime | timedelta | None = None
-    """Only letters that died then or later."""
+    """Only messages that became dead letters at this time or later."""
     until: datetime | timedelta | None = None
-    """Only letters that died before."""
+    """Only messages that became dead letters before this time."""
     exception: str | None = None
     """A part of the exception's name, in upper or lower case."""
     ids: tuple[UUID, ...] = ()
@@ -101,10 +101,10 @@ class Chosen(NamedTuple):
 
 
 class Redrive(NamedTuple):
-    """The way messages are sent again: to the group that failed them, or to a topic like new messages."""
+    """The way in which messages are sent again: to the group that failed to consume them, or to a topic as new ones."""
 
     condition: str
-    """The condition by which they were chosen, for the record."""
+    """The condition by which the letters were chosen, for the record."""
     target_topic: str | None = None
     body: bytes | None = None
     """A new body for one message, sent uncompressed."""
@@ -161,7 +161,7 @@ def read_dead_letters(connection: Connection, wanted: DeadLetterFilter) -> Itera
 def choose(
     connection: Connection, wanted: DeadLetterFilter, *, again: bool = False, limit: int | None = None
 ) -> Chosen:
-    """The messages for a redrive: at most `limit`, oldest first; already redriven ones only with `again`.
+    """The messages for a redrive: at most `limit`, oldest first; redriven letters only with `again`.
 
     Raises GroupNotFound, ParameterInvalid for the condition.
     """

@@ -150,7 +150,10 @@ class IndexResult(NamedTuple):
 
 @translates
 def index_keys(connection: Connection, max_rows: int = MAX_ROWS) -> IndexResult:
-    """Index the keys of one batch. Does nothing while another session does, or a restored database is compared."""
+    """Index the keys of one batch.
+
+    Does nothing while another session indexes keys, or a restored database is being compared.
+    """
     row = driver(connection).execute("SELECT messages, more FROM mqdb.index_keys(%s)", (max_rows,)).fetchone()
     assert row is not None
     messages, more = row

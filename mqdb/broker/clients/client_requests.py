@@ -1,4 +1,4 @@
-"""Client requests: ask a running client and wait for its answer; and the client's side of this.
+"""Client requests: send a request to a running client and wait for its answer; and the client's side of this.
 
     ask ──▶ row, NOTIFY c:<client id> ──▶ open_requests ──▶ answer ──▶ wait_for_answer
 
@@ -57,7 +57,7 @@ def ask(
             raise ClientOffline(client_id)
         if principal is None and len(live) > 1:
             raise ParameterInvalid(
-                "principal", principal, f"name the role; several clients have this id, those of {', '.join(live)}"
+                "principal", principal, f"name the role; the clients with this id belong to {', '.join(live)}"
             )
         client_requests.prune(connection, KEPT)
         return client_requests.add(connection, client_id, principal or live[0], kind, arguments)
@@ -91,13 +91,16 @@ def wait_for_answer(connection: Connection, request_id: int, timeout: timedelta 
 def open_requests(
     connection: Connection, client_id: str, group: str, besides: Collection[int] = (), limit: int = MAX_REQUESTS
 ) -> list[ClientRequest]:
-    """The oldest waiting requests for a client's consumer of a group, `besides` those that are being answered."""
+    """The oldest waiting requests for a client's consumer of a group, except those in `besides`.
+
+    These are being answered.
+    """
     return client_requests.open_of(connection, client_id, group, ANSWER_TIMEOUT, besides, limit)
 
 
 @translates
 def answer(connection: Connection, request_id: int, result: Mapping[str, Any]) -> bool:
-    """Answer a request with values that JSON can hold; returns False if the request was withdrawn."""
+    """Answer a request with values that JSON can represent; returns False if the request was withdrawn."""
     return client_requests.answer(connection, request_id, {"result": dict(result)})
 
 

@@ -35,7 +35,7 @@ CLIENT_EXPIRY = timedelta(seconds=120)
 
 
 def announce(connection: Connection, client_id: str) -> None:
-    """Make this the client's connection for notifications, before `register`.
+    """Make this connection the client's connection for notifications; to be called before `register`.
 
     Raises ClientIdInUse while the client has another connection: the client id is in use, or the server has not yet
     noticed that the client's own connection is lost.
@@ -139,7 +139,7 @@ def heartbeat(connection: Connection, client_id: str) -> bool:
 
 
 def adopt(connection: Connection, client_ids: Sequence[str], host: str) -> None:
-    """Let clients count as connected while `host`, through which they connect, is connected; before `register`.
+    """Count clients as connected while `host`, through which they connect, is connected; called before `register`.
 
     Raises BrokerUnavailable if the host has lost its connection for notifications and the broker knows this.
     """
@@ -172,7 +172,7 @@ def unregister(connection: Connection, client_id: str, group: str, kind: ClientK
 
 @translates
 def may_consume(connection: Connection, group: str) -> bool:
-    """Whether the group is switched on, if the broker knows it."""
+    """Whether the group is switched on; True for a group that does not exist."""
     settings = groups.find(connection, group)
     return settings is None or settings.consume_enable
 

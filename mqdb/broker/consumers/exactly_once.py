@@ -85,7 +85,7 @@ _ENDS: Final = {
 
 @contextmanager
 def _refusals(batch: ConsumedBatch) -> Iterator[None]:
-    """Translate the errors by which the table of commits refuses an offset."""
+    """Translate the errors with which the table of commits refuses an offset."""
     group, _, queue, refused = batch
     try:
         yield

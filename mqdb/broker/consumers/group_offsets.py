@@ -1,6 +1,6 @@
 """Group offsets: read and commit the progress of a group without owning its queues.
 
-For consumers that choose their own queues, and for commits that can also go back.
+This is for consumers that choose their own queues, and for commits that can also move back.
 RocketMQ: DefaultLitePullConsumer, RemoteBrokerOffsetStore.
 """
 
@@ -32,7 +32,8 @@ class Refused(NamedTuple):
     owned: Mapping[int, str]
     """The queues owned by members, with their owners."""
     reset: Set[int]
-    """The queues whose offset was reset since they were read, or whose log now has another history. Continue there."""
+    """The queues whose offset was reset since they were read, or whose log now has another history. The reader should
+    continue at the new offset."""
 
 
 @translates

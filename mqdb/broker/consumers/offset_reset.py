@@ -50,7 +50,7 @@ def reset_offsets(
     dry_run: bool = False,
     actor: str | None = None,
 ) -> list[OffsetChange]:
-    """Let the group continue at `target` in all queues of the topic, or in one; returns the changes.
+    """Let the group continue at `target` in all queues of the topic, or in one queue; returns the changes.
 
     In exactly-once consumption, effects that listeners have committed stay committed, and their messages may be
     redelivered. With `dry_run` nothing is changed.
@@ -88,10 +88,10 @@ def clone_offsets(
 ) -> list[OffsetChange]:
     """Give group `target` the offsets of group `source`, in these topics or in all that it reads except its retries.
 
-    A missing `target` is created. While it has live members the change is refused, unless with `force`: then they
-    continue at the new offsets, as after a reset. With `dry_run` nothing is changed.
+    A missing `target` is created. While it has live members, the change is refused unless `force` is given: then the
+    members continue at the new offsets, as after a reset. With `dry_run` nothing is changed.
     Raises GroupNotFound for `source`, GroupInUse, TopicNotFound; ParameterInvalid for a topic that `source` has never
-    read, if `source` and `target` are one group, and for members that consume by broadcasting; NameInvalid for
+    read, if `source` and `target` are the same group, and for members that consume by broadcasting; NameInvalid for
     `target`. AccessDenied for a role that may not operate `target`, or neither operate nor read `source`.
     """
     check_group_name(target)

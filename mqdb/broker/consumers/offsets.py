@@ -27,13 +27,13 @@ def take_queues(
     *,
     force: bool = False,
 ) -> list[OwnedQueue]:
-    """Take the free ones of the queues. A group that is new to a topic starts at `start`.
+    """Claim those of the queues that are free. A group that is new to a topic starts at `start`.
 
     Without a `start` only queues in which the group has an offset are taken.
 
     A queue is free if it has no owner, or its owner is no longer a member. An owner gives a queue back after a
-    rebalance has taken it away and the listeners that hold its messages have returned. With `force` this is not waited
-    for: commits by the old owner are then refused, and its unfinished messages are redelivered.
+    rebalance has taken it away and the listeners that hold its messages have returned. With `force` this function does
+    not wait for that: commits by the old owner are then refused, and its unfinished messages are redelivered.
 
     With TIMESTAMP the group starts at the first message of each queue that was stored at this time or later. Raises
     ParameterInvalid if the time is missing or has no time zone.
@@ -51,9 +51,9 @@ def take_queues(
 
 @translates
 def begin_queues(connection: Connection, group: str, queue_keys: Sequence[int], start: StartingPoint) -> None:
-    """Let a group that is new to the topics of these queues start there now, without taking a queue.
+    """Give a group that is new to the topics of these queues its offsets there now, without claiming a queue.
 
-    If a topic is being deleted, nothing is done. Raises ParameterInvalid like `take_queues`.
+    If a topic is being deleted, nothing is done. Raises ParameterInvalid as `take_queues` does.
     """
     _check_start(start)
     if not queue_keys:
@@ -90,7 +90,7 @@ def start_offsets(
 ) -> dict[int, int]:
     """The start offset in each queue for a new consumer that keeps its own offsets. Changes nothing.
 
-    A queue that does not exist is left out. Raises ParameterInvalid like `take_queues`.
+    A queue that does not exist is left out. Raises ParameterInvalid as `take_queues` does.
     """
     _check_start(start)
     if not queue_keys:

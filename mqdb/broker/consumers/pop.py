@@ -100,14 +100,13 @@ NOTHING_SEEN: Final = Seen()
 
 
 class Popped(NamedTuple):
-    """The result of a pop. `seen` is for the next pop of these queues."""
+    """The result of a pop. Pass `seen` to the next pop of these queues."""
 
     messages: list[ReceivedMessage]
     seen: Seen
     seconds_to_next: float | None = None
-    """Without messages: the seconds until some may be found, unless new ones arrive before.
-
-    None if nothing is in flight.
+    """If no messages were found: the seconds until messages may be found, unless new ones arrive earlier. None if
+    nothing is in flight.
     """
 
 
@@ -128,9 +127,9 @@ def pop(
 
     One in five pops looks for redelivered messages first, the others for new ones. Messages that do not match `filter`
     are skipped. Each message has its receipt handle. The commit waits for the disk only as part of another transaction:
-    after a server crash all handles are refused anyway. `max_reconsume_times` is as for `send_back`. If an error occurs
-    after some messages were popped, these are returned. Raises ParameterInvalid, also for a group that does not exist,
-    AccessDenied, ConsumeModeConflict, and MessageMissing like `pull`.
+    after a server crash all handles are refused anyway. `max_reconsume_times` has the same meaning as in `send_back`.
+    If an error occurs after some messages were popped, these are returned. Raises ParameterInvalid, also for a group
+    that does not exist, AccessDenied, ConsumeModeConflict, and MessageMissing like `pull`.
     """
     if not 1 <= limit <= MAX_POPPED:
         raise ParameterInvalid("limit", limit, f"must be from 1 to {MAX_POPPED:,}")
@@ -164,8 +163,8 @@ def pop(
 def ack(connection: Connection, group: str, receipt_handles: Sequence[str]) -> list[bool]:
     """Acknowledge messages, all in one statement; returns for each handle whether it was valid.
 
-    A handle is valid until its time has passed, even for a message that was already acknowledged, and even after
-    `change_invisible` has returned another handle. Raises AccessDenied, ConsumeModeConflict.
+    A handle is valid until its invisible time has passed, even for a message that was already acknowledged, and even
+    after `change_invisible` has returned another handle. Raises AccessDenied, ConsumeModeConflict.
     """
     return pop_batches.ack(connection, group, receipt_handles)
 
@@ -185,7 +184,7 @@ def change_invisible(
 
 
 class Failed(NamedTuple):
-    """A popped message that a listener has failed."""
+    """A popped message that a listener has failed to consume."""
 
     message: ReceivedMessage
     failure: Failure
@@ -198,8 +197,9 @@ def fail(
 ) -> list[SentBack]:
     """Have messages redelivered after the delays of their levels, or append them to the dead letter queue.
 
-    This is one transaction. `max_reconsume_times` is as for `send_back`. A message whose time has passed is redelivered
-    anyway. Raises GroupNotFound, AccessDenied, ConsumeModeConflict, and the errors of `send_back`.
+    This is one transaction. `max_reconsume_times` has the same meaning as in `send_back`. A message whose invisible
+    time has passed is redelivered anyway. Raises GroupNotFound, AccessDenied, ConsumeModeConflict, and the errors of
+    `send_back`.
     """
     results: list[SentBack] = []
     later: dict[timedelta, list[str]] = {}
@@ -252,8 +252,8 @@ def forward_to_dlq(connection: Connection, group: str, messages: Sequence[Receiv
 def forward_handle_to_dlq(connection: Connection, group: str, receipt_handle: str, failure: Failure) -> None:
     """Forward a message to the dead letter queue, given only its receipt handle.
 
-    Has no effect if the message is no longer in flight: a client that lost the answer asks twice, or the message is
-    redelivered. Raises ReceiptHandleInvalid if `receipt_handle` is not a handle.
+    Has no effect if the message is no longer in flight: a client that missed the answer may repeat its request, or the
+    message is redelivered. Raises ReceiptHandleInvalid if `receipt_handle` is not a handle.
     """
     with transaction(connection):
         if not is_handle(receipt_handle):
@@ -333,7 +333,7 @@ class _Found(NamedTuple):
     others: list[str]
     """The handles of messages that do not match the filter after all."""
     missing: MessageMissing | None
-    """An entry, or its record, is not in the window."""
+    """Whether an entry or its record is outside the window."""
     segments: frozenset[int]
     """The segments from which the queues were read."""
     newest: int
@@ -377,7 +377,10 @@ def _matches(message_filter: MessageFilter | None, message: ReceivedMessage) -> 
 
 
 def _due(connection: Connection, wish: _Wish, limit: int, seen: Seen) -> _Some:
-    """Pop messages whose time has passed. Those that were delivered too often go to the dead letter queue."""
+    """Pop messages whose invisible time has passed.
+
+    Messages that were delivered too often go to the dead letter queue.
+    """
     looked_at, look_back = time.monotonic(), seen.look_back
     with transaction(connection):
         deliveries = pop_batches.due(

@@ -180,7 +180,7 @@ def window_of(connection: Connection, hints: Collection[int], horizon: Horizon) 
 def _ask(
     connection: Connection, requests: Sequence[PullRequest], wish: _Wish, horizon: Horizon, window: Window
 ) -> dict[int, _Rows]:
-    """The rows of each request that has any, by its index."""
+    """The rows of each request that has rows, by the index of the request."""
     rows = consume_queue.pull(connection, _parameters(requests, wish, horizon, window), wish.filter)
     return {ordinal - 1: list(group) for ordinal, group in groupby(rows, key=itemgetter(_ORDINAL))}
 
@@ -241,7 +241,7 @@ def verdict(offset: int, minimum: int, maximum: int) -> tuple[PullStatus, int]:
 
 
 def message_of(queue: MessageQueue, queue_key: int, row: tuple[Any, ...]) -> ReceivedMessage:
-    """The message in a pull's row with an entry. Raises MessageMissing if its record is missing."""
+    """The message in a row of a pull, which has an entry. Raises MessageMissing if its record is missing."""
     if row[LOG_POS] is None:
         raise MessageMissing(queue_key, row[QUEUE_OFFSET], row[ENTRY_POS])
     values: list[Any] = [queue, row[QUEUE_OFFSET], *row[_RECORD], row[BASE], row[MAX]]

@@ -1,7 +1,7 @@
 """Queue locks: take queues for orderly consumption, renew the locks, give the queues back.
 
-The counterparts of `offsets.take_queues` and `release_queues`. A queue whose owner is gone, or that is taken by force,
-is taken only when its lock has expired. RocketMQ: LOCK_BATCH_MQ, UNLOCK_BATCH_MQ.
+These are the counterparts of `offsets.take_queues` and `release_queues`. A queue whose owner is gone, or that is taken
+by force, is taken only when its lock has expired. RocketMQ: LOCK_BATCH_MQ, UNLOCK_BATCH_MQ.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,8 @@ def take_queues(
 ) -> list[OwnedQueue]:
     """Take and lock, for `expiry`, the queues that are free and not locked by another client.
 
-    A group that is new to a topic starts at `start`. Without `start` only queues in which it has an offset are taken.
+    A group that is new to a topic starts at `start`. Without `start` only queues in which the group has an offset are
+    taken.
     """
     if not queue_keys:
         return []

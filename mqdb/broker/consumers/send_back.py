@@ -48,7 +48,8 @@ class SendBackRequest(NamedTuple):
     """The number of earlier failures if it is not in the record: orderly consumers count in memory."""
     history: History | None = None
     is_popped: bool = False
-    """The consumer then calls `mqdb.broker.consumers.pop.fail`, because `send_back` is for pulled messages."""
+    """Whether the message was popped: the consumer then calls `mqdb.broker.consumers.pop.fail` instead of
+    `send_back`."""
 
 
 class SentBack(NamedTuple):
@@ -59,7 +60,7 @@ class SentBack(NamedTuple):
     delay_level: int
     """0 for a dead message, or one that waits for the requested time."""
     reconsume_times: int
-    """As stored with the copy."""
+    """The number of failures that is stored with the copy."""
 
 
 @translates
@@ -141,7 +142,7 @@ def _copies(
 
 
 def _retry_queue_nums(connection: Connection, group: str, found: Found) -> int:
-    """The number of queues from which the copies choose."""
+    """The number of queues among which the copies are distributed."""
     perm, nums = found.retry_perm, found.retry_write_queue_nums
     if perm is None or nums is None:
         config = find_or_create_retry_topic(connection, group).config
@@ -167,7 +168,7 @@ def _milliseconds(delay: timedelta, most: int | None) -> int:
 
 
 def _origin(request: SendBackRequest, topic: str) -> dict[str, str]:
-    """The properties for the place of the first failure. A copy that fails already has them all."""
+    """The properties that record the place of the first failure. A copy that fails again already has all of them."""
     return {
         Property.RETRY_TOPIC.value: topic,
         Property.ORIGIN_MESSAGE_ID.value: str(request.log_pos),

@@ -37,7 +37,7 @@ def _lag(connection: Connection, thresholds: DoctorThresholds) -> list[Observati
             f"mqdb group show {shlex.quote(group.group)}  # then start its consumers, or delete it",
             {"group": group.group, "lag_messages": group.lag, "lag_seconds": round(group.lag_seconds, 1)},
         ),
-    ) or fine(f"{len(groups):,} groups, none with a lag but no members", groups=len(groups))
+    ) or fine(f"{len(groups):,} groups; each group with a lag has members", groups=len(groups))
 
 
 def _subscriptions(connection: Connection, _thresholds: DoctorThresholds) -> list[Observation]:
@@ -88,7 +88,10 @@ def _filters(connection: Connection, thresholds: DoctorThresholds) -> list[Obser
             f"mqdb group show {shlex.quote(each.group)}  # and mqdb message find {shlex.quote(each.topic)}",
             {"group": each.group, "topic": each.topic, "expression": each.expression},
         ),
-    ) or fine(f"{len(filtered):,} filters, each of which matches messages or has few to judge", filters=len(filtered))
+    ) or fine(
+        f"{len(filtered):,} filters, each of which matches messages or has too few messages to judge",
+        filters=len(filtered),
+    )
 
 
 def _owners(connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:

@@ -145,7 +145,7 @@ def _slots(connection: Connection, thresholds: DoctorThresholds) -> list[Observa
             status,
             ", and ".join(words),
             f"SELECT pg_drop_replication_slot({literal(each.name)});  -- if its user does not come back; "
-            "max_slot_wal_keep_size bounds what slots keep",
+            "max_slot_wal_keep_size limits the log that slots keep",
             {"slot": each.name, "active": each.is_active, "kept_bytes": each.kept_bytes, "wal_status": each.wal_status},
         )
 
@@ -211,7 +211,7 @@ CHECKS: Final[Checks] = {
     DoctorCheck(
         "archiver",
         "`pg_stat_archiver`, if the server archives",
-        "WARN if the last attempt failed, FAIL if nothing has been archived for {archive_fail_seconds} s since",
+        "WARN if the last attempt failed, FAIL if also nothing has been archived for {archive_fail_seconds} s",
         "correct `archive_command`",
     ): _archiver,
 }

@@ -342,13 +342,13 @@ CHECKS: Final[Checks] = {
         "clock",
         "the broker's clock compared with that of the machine on which the doctor runs, minus half a round trip",
         "WARN above {clock_warn_seconds} s, FAIL above {clock_fail_seconds} s",
-        "NTP on both",
+        "run NTP on both machines",
     ): _clock,
     DoctorCheck(
         "pooler",
         "whether the backend has the pid that the connection got at its start",
         "WARN if not, because there is a pooler in between",
-        "`MQDB_DSN` directly to PostgreSQL, the pooler in `MQDB_POOL_DSN`",
+        "set `MQDB_DSN` to PostgreSQL itself, and `MQDB_POOL_DSN` to the pooler",
     ): _pooler,
     DoctorCheck("wal-level", "`wal_level`", "INFO always", "none"): _wal_level,
 }

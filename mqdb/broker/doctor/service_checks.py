@@ -68,7 +68,7 @@ def _at_primary(known: Sequence[Any]) -> Observation:
     figures = {"holder": last.holder, "epoch": last.epoch, "overdue_seconds": round(last.overdue_seconds, 1)}
     if last.overdue_seconds < 0:
         return Observation(OK, f"{last.holder} runs the services with the primary", None, figures)
-    seen = f"of the services beside the primary this standby has heard nothing for {span(last.overdue_seconds)}"
+    seen = f"this standby has received no sign of life of the services for {span(last.overdue_seconds)}"
     return Observation(INFO, seen, "mqdb doctor --only leader  # with the DSN of the primary", figures)
 
 

@@ -1,4 +1,7 @@
-"""Trial: tries a filter on the existing messages of a topic, before it is used to subscribe. Nothing changes."""
+"""Trial: tries a filter on the existing messages of a topic, before it is used to subscribe.
+
+A trial changes nothing.
+"""
 
 from typing import NamedTuple
 

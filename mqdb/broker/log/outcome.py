@@ -71,7 +71,7 @@ class TopicQueue(NamedTuple):
 
 @translates
 def backend_of(connection: Connection) -> Backend:
-    """The backend of this connection, to be read when it was opened.
+    """The backend of this connection; read it when the connection is opened.
 
     Not for use behind a pooler that shares backends.
     """

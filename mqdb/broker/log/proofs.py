@@ -34,7 +34,7 @@ def proven(connection: Connection, claims: Mapping[int, Proof]) -> set[int]:
 def last_proven(connection: Connection, kept: Mapping[int, KeptPosition]) -> dict[int, KeptPosition]:
     """The last position that the log proves, for each queue by key, with the proofs that match the log.
 
-    A position at the min offset of its queue, or below it, needs no proof. If the log proves nothing of a queue, the
+    A position at the min offset of its queue, or below it, needs no proof. If the log proves nothing about a queue, the
     position is the min offset: every message in the log may be new. Queues that do not exist are left out.
     """
     claims = [(key, proof) for key, position in kept.items() for proof in position.proofs]

@@ -38,7 +38,7 @@ class BrokerInfo(NamedTuple):
 
 @translates
 def broker_info(connection: Connection) -> BrokerInfo:
-    """Find out which broker this is, and if its schema is supported: one statement, the first on a connection.
+    """Find out which broker this is, and whether its schema is supported: one statement, the first on a connection.
 
     Raises SchemaMissing, SchemaTooOld, SchemaTooNew or SchemaUnreleased like `migrations.check_revision`.
     """
@@ -57,7 +57,7 @@ def broker_info(connection: Connection) -> BrokerInfo:
 
 @translates
 def server_time(connection: Connection) -> datetime:
-    """The time by the broker's clock; aware."""
+    """The time by the broker's clock, with a time zone."""
     now: datetime = connection.scalars(select(func.mqdb.now())).one()
     return now
 
@@ -118,7 +118,7 @@ class Aim(NamedTuple):
 
 @translates
 def aim_of(connection: Connection, log_pos: int) -> Aim:
-    """The aim of the record at a position. Uses commit_log_pkey."""
+    """The queue of the record at a position, and its target queue. Uses commit_log_pkey."""
     return Aim(*connection.execute(select(text("*")).select_from(func.mqdb.find_aim(log_pos))).one())
 
 

@@ -96,7 +96,7 @@ def send_by_sql(
 
 
 def append(connection: Connection, records: Sequence[Record], topic: str = "") -> list[LogPlace]:
-    """Append records of any queues; returns their places, in the given order. One statement, one round trip.
+    """Append records to any queues; returns their places, in the given order. One statement, one round trip.
 
     All records are stored, or none. Raises TopicNotFound (whose message names `topic`) if a queue is gone or from
     another history; AccessDenied; MessageIllegal for a delivery time beyond the broker's limit; and StorageRefused or

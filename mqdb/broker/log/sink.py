@@ -11,7 +11,7 @@ The ledger row and the messages are stored together or not at all, so a caller t
 again. Queues are not locked: dispatch assigns the offsets later. If two processes commit a batch at once, the second
 one waits at the ledger row and then finds the batch there.
 
-A batch that is too large for one transaction is appended in parts, which several sessions move at a time:
+A batch that is too large for one transaction is appended in parts, which several sessions move at the same time:
 
     one transaction    ledger row ── new? ──▶ a row for each task's attempt: these messages are the batch
     one after another, each in a transaction    a task's next messages ──▶ the log, in their order; noted in that row
@@ -248,7 +248,7 @@ def sweep(connection: Connection, forgotten_sink: str | None = None, *, is_guest
 
 @contextmanager
 def translated(target: str) -> Iterator[None]:
-    """Like `mqdb.store.engine.translated`, but imports SQLAlchemy only after an error."""
+    """Translate errors as `mqdb.store.engine.translated` does, but import SQLAlchemy only after an error."""
     try:
         yield
     except psycopg.Error as error:
@@ -258,7 +258,7 @@ def translated(target: str) -> Iterator[None]:
 
 
 def _ensure_segments(connection: Connection, messages: int, is_guest: bool) -> None:
-    """Make segments, each in its own transaction and not in that of the append, because dispatch has to wait for it.
+    """Make segments, each in a transaction of its own, because dispatch has to wait until such a transaction ends.
 
     Only the owner may make more than two; the keeper of `mqdb serve` makes them while a large batch is appended.
     """

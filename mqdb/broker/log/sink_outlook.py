@@ -1,4 +1,4 @@
-"""The expected outcome of a Spark batch for several brokers: all are asked before any of them is written to.
+"""The expected outcome of a Spark batch for several brokers: all brokers are queried before any of them is written to.
 
 A batch is appended to one broker after the other, in a transaction on each. If it is rerun after a crash between two of
 these transactions, some brokers already have it, and their part must be the same rows as the first time.

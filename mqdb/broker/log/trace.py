@@ -1,6 +1,6 @@
 """Trace: every copy of a message, with its time of dispatch and its state in each group. RocketMQ: MessageTrack.
 
-It only reads a few rows, by the id of the message and by the queues of its copies. Nothing is counted.
+It only reads a few rows, by the id of the message and by the queues of its copies, and counts nothing.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class TrackType(StrEnum):
     """The group subscribes to other tags. RocketMQ: CONSUMED_BUT_FILTERED."""
     NOT_CONSUME_YET = "NOT_CONSUME_YET"
     NOT_ONLINE = "NOT_ONLINE"
-    """Not consumed yet, and the group has no members."""
+    """The copy is not consumed yet, and the group has no members."""
     CONSUME_BROADCASTING = "CONSUME_BROADCASTING"
     """The group's members keep their own offsets."""
 
@@ -70,7 +70,7 @@ class CopyWait:
     state: WaitState | None
     """None if the role may not see it."""
     topic: str | None
-    """The topic to which it then goes."""
+    """The topic to which the message then goes."""
     due_at: datetime | None
     delay_level: int | None
     """None for a message with its own time of delivery."""
@@ -101,7 +101,7 @@ class MessageCopy:
     """None until it is dispatched."""
     stored_at: datetime | None
     dispatched_at: datetime | None
-    """Also None if the broker no longer knows it: it keeps the times of at least the last 1,000 batches."""
+    """Also None if the broker no longer has this time: it keeps the times of at least the last 1,000 batches."""
     reconsume_times: int | None
     failure: CopyFailure | None
     wait: CopyWait | None
@@ -109,7 +109,7 @@ class MessageCopy:
     redrives: tuple[PastRedrive, ...]
     """Earlier redrives of a dead letter."""
     tracks: tuple[GroupTrack, ...]
-    """The groups with an offset in its queue, or a subscription to its topic; by name."""
+    """The groups with an offset in its queue, or a subscription to its topic, sorted by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def trace(connection: Connection, unique_id: UUID) -> MessageTrace:
 
 
 def _places(records: Sequence[TracedRecord]) -> set[QueuePlace]:
-    """The queues in which the records are."""
+    """The queues that contain the records."""
     places = ((each.queue_key, each.topic, each.queue_id) for each in records)
     return {QueuePlace(key, name, number) for key, name, number in places if key and name and number is not None}
 

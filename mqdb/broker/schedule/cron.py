@@ -118,8 +118,8 @@ def add_cron(
 ) -> datetime:
     """Store a recurring send; returns the time of its first message.
 
-    A cron that the same application has declared is changed to this one. Its next time is kept unless cron text or zone
-    change, and it stays paused if it was.
+    A cron that the same application has declared is changed to this one. Its next time is kept unless its cron text or
+    zone changes, and a paused cron stays paused.
     Raises CronInvalid, CronExists, ParameterInvalid for an unknown zone, NameInvalid, TopicNotFound, TopicNotWritable,
     and the errors of `check_message`; AccessDenied for a role that may not both operate the topic and send to it.
     """

@@ -3,13 +3,14 @@
     look      finds which levels are due, and up to where; one statement, and the only one if nothing is due
     take      writes in one transaction a copy of each message to its real queue, and a step for each level
 
-If two sessions look at once, both take the same steps, and only one succeeds. RocketMQ: ScheduleMessageService.
+If two sessions look at the same time, both try to take the same steps, and only one succeeds. RocketMQ:
+ScheduleMessageService.
 
-A message goes to the topic with its name, even if this was deleted and created again, unless the topic was deleted
-together with its waiting messages. A retry goes to the group that failed it. As long as the group exists, its retry
-topic is created again when needed. Retries of a deleted group are delivered only if its retry topic was kept. A newer
-group with the same name does not get them. Messages without a target are skipped and counted, and can still be read in
-SCHEDULE_TOPIC_XXXX. RocketMQ writes them to a topic that has no configuration.
+A message goes to the topic that it names, even if this topic was deleted and created again, unless the topic was
+deleted together with its waiting messages. A retry goes to the group that failed to consume the message. As long as the
+group exists, its retry topic is created again when needed. Retries of a deleted group are delivered only if its retry
+topic was kept. A newer group with the same name does not get them. Messages without a target are skipped and counted,
+and can still be read in SCHEDULE_TOPIC_XXXX. RocketMQ writes them to a topic that has no configuration.
 """
 
 from collections import Counter
@@ -71,7 +72,7 @@ class _Attempt(NamedTuple):
     took: timedelta
     strays: Sequence[Stray]
     made: frozenset[str]
-    """The retry topics that were created again so far, if possible."""
+    """The retry topics that this round has so far created again, or has tried to."""
 
     @property
     def skipped(self) -> Counter[str]:
@@ -96,7 +97,7 @@ class _Attempt(NamedTuple):
 
     @property
     def may_stand(self) -> bool:
-        """Whether the step is valid. It is not if a topic was created between the copies and the strays."""
+        """Whether the step is valid: no topic was created between making the copies and finding the strays."""
         is_complete = self.copied + len(self.strays) == _messages(self.steps)
         return is_complete and not self.retry_topics and not self.lost
 
@@ -200,7 +201,10 @@ def _take(connection: Connection, heads: Sequence[Head], max_messages: int) -> t
 def _try(
     connection: Connection, steps: Sequence[DelayStep], window: DelayWindow, made: frozenset[str]
 ) -> _Attempt | None:
-    """One transaction; an invalid step is rolled back. None if another session delivers, or has just delivered."""
+    """One transaction; an invalid step is rolled back.
+
+    Returns None if another session delivers, or has just delivered.
+    """
     try:
         with transaction(connection):
             if not delay_steps.begin(connection):

@@ -1,20 +1,20 @@
-"""Timers: deliver messages with a time of delivery when it has come, each exactly once and never early.
+"""Timers: deliver messages at their time of delivery, each exactly once and never early.
 
     look       finds what is new in rmq_sys_wheel_timer, and whether the table has due messages; one statement, and the
                only one if there is nothing to do
     deliver    in one transaction: what is new and due to its real queue, what is new and not due into the table, what
                is due of the table to its real queue, and a step that says how far all this is
 
-If two sessions look at once, both take the same step, and only one succeeds. A round takes a limited number of messages
-of each kind. After hours of downtime the table is delivered from the longest overdue message on, and in parallel the
-messages that have arrived in the queue since.
+If two sessions look at the same time, both try to take the same step, and only one succeeds. A round takes a limited
+number of messages of each kind. After hours of downtime the table is delivered from the longest overdue message on, and
+the messages that have since arrived in the queue are delivered in parallel.
 
 Delivery times are by the broker's clock. If the clock is set forward, messages become due. If it is set back, they wait
-longer; messages sent later wait for their time, even if delivery was past this time before.
+longer; messages sent later wait for their time, even if delivery had already passed that time.
 
-A message goes to the topic with its name, unless it was deleted with an older topic. Messages without a topic are
-skipped and counted. So are messages that the log has lost, because blocking all others would not help. RocketMQ:
-TimerMessageStore.
+A message goes to the topic that it names, unless the message was deleted with an older topic. Messages without a topic
+are skipped and counted. Messages that the log has lost are skipped and counted, too, because blocking all others would
+not help. RocketMQ: TimerMessageStore.
 In SQL: `mqdb/sql/schedule/recall.sql`, `mqdb/sql/schedule/recall_own.sql`.
 """
 
@@ -244,7 +244,7 @@ def recall_from(connection: Connection, topic: str, handle: str) -> str:
         raise RecallHandleInvalid(handle, f"is of topic {decoded.topic!r}, not of {topic!r}")
     status = recall(connection, handle)
     if status is not RecallStatus.RECALLED:
-        raise RecallHandleInvalid(handle, f"the message is not to be taken back: {status}")
+        raise RecallHandleInvalid(handle, f"the message cannot be recalled: {status}")
     return decoded.message_id
 
 
@@ -255,7 +255,7 @@ _scheduled: Final = table("scheduled", column("topic", Text), column("msg_id", T
 def recall_message(
     connection: Connection, unique_id: UUID, topic: str | None = None, *, actor: str | None = None
 ) -> RecallStatus:
-    """Recall the message with a unique id, in one topic or in any, like `recall`.
+    """Recall the message with a unique id, in one topic or in any, as `recall` does.
 
     Without a topic, a role that does not own the broker finds only dispatched messages that it may operate or read.
     """
@@ -277,7 +277,7 @@ def _recall_own(connection: Connection, unique_id: UUID, topic: str, actor: str 
 
 
 def _take(connection: Connection, delivery: _Delivery) -> TimerStep | None:
-    """One transaction. None if another session takes a step, or has taken one since the query."""
+    """One transaction. Returns None if another session takes a step, or has taken one since the query."""
     at = delivery.at
     step: TimerStep | None = None
     try:

@@ -1,4 +1,4 @@
-"""Route: which queues a topic has, and the topics that are created when they are needed."""
+"""Route: the queues of a topic, and the creation of topics when they are needed."""
 
 from sqlalchemy import Connection
 

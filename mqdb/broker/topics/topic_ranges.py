@@ -1,6 +1,6 @@
 """Topic ranges: the data with which a bulk reader plans, and the statements that its processes run.
 
-RocketMQ has no such request: its bulk readers pull like all others.
+RocketMQ has no such request: its bulk readers pull like all other consumers.
 """
 
 from collections.abc import Iterable, Sequence
@@ -36,7 +36,7 @@ class Statements(NamedTuple):
 
 @translates
 def layout(connection: Connection, ranges: Sequence[OffsetRange], first_segment: int = 0) -> Layout:
-    """The layout of these ranges, in segments from `first_segment` on, or otherwise in any."""
+    """The layout of these ranges, in segments from `first_segment` on, or in all segments if these are not enough."""
     with transaction(connection):
         # Spans first: entries that dispatch adds to a segment in the meantime do not affect them.
         spans = topic_ranges.spans(connection, ranges, first_segment)

@@ -29,7 +29,7 @@ class TopicDetails(NamedTuple):
 
 
 class Unread(NamedTuple):
-    """The number of messages in a queue that is no longer read that a group has not consumed.
+    """The number of messages that a group has not consumed in a queue that is no longer read.
 
     `group` is None if no group has read the topic.
     """
@@ -144,8 +144,8 @@ def topic_stats(connection: Connection, name: str) -> list[QueueStats]:
 def unread_messages(connection: Connection, name: str) -> list[Unread]:
     """The messages in queues excluded by read_queue_nums, for each group that has not consumed all of them.
 
-    Sorted by queue and group. Only dispatched messages count, and only groups whose offsets are stored here, so no
-    broadcasting groups.
+    The result is sorted by queue and group. Only dispatched messages count, and only groups whose offsets the broker
+    stores, so broadcasting groups are left out.
     Raises TopicNotFound.
     """
     with transaction(connection):

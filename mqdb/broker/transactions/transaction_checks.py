@@ -31,7 +31,7 @@ STEPS_KEPT: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class CheckRules:
-    """When a producer is asked, and how often. Source: BrokerConfig."""
+    """The rules for when, and how often, a producer is asked. Source: BrokerConfig."""
 
     transaction_timeout: timedelta = timedelta(seconds=6)
     """The age of a half message at its first check, unless it has an immunity."""
@@ -40,8 +40,8 @@ class CheckRules:
     check_max: int = 15
     """The number of checks without an outcome after which it is given up."""
     reserved: timedelta = timedelta(hours=72)
-    """The time after which it is given up, whether checked or immune or not, because the log is not kept any longer.
-    Source: TransactionalMessageServiceImpl.needSkip."""
+    """The time after which it is given up, even if it was never checked or is immune, because the log is not kept for
+    longer. Source: TransactionalMessageServiceImpl.needSkip."""
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class CheckTurns:
     last: dict[tuple[str, str | None], str] = field(default_factory=dict)
 
     def next(self, group: tuple[str, str | None], live: Sequence[str]) -> str | None:
-        """The client after the last one asked, in the order of ids; None without a live client."""
+        """The client after the last client asked, in the order of ids; None without a live client."""
         if not live:
             return None
         before = self.last.get(group, "")
@@ -92,8 +92,8 @@ class Checked(NamedTuple):
 def collect(connection: Connection, rules: CheckRules, limit: int) -> Collected | None:
     """Make rows for up to `limit` new half messages, until the first one that is too young to be checked.
 
-    The minimum age is `transaction_timeout`, so that usually all have ended by then. Returns None while another session
-    does this.
+    The minimum age is `transaction_timeout`, so that usually all half messages have ended by then. Returns None while
+    another session does this.
     """
     with transaction(connection):
         if not half_checks.begin(connection):

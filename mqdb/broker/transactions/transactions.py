@@ -4,7 +4,7 @@
     resolve    by a person, if the producer of a half message does not report
 
 A commit is one statement: it writes the row of the half message and the copy in its real topic, or neither. Delays do
-not apply: the client removes them, so the copy is available to consumers with the commit. RocketMQ:
+not apply: the client removes them, so the copy is available to consumers after the commit. RocketMQ:
 EndTransactionProcessor. In SQL: `mqdb/sql/segments/ensure_segments.sql`.
 """
 
