@@ -31,7 +31,7 @@ _WORDS: Final = {
 
 
 def is_whole(value: object) -> TypeGuard[int]:
-    """Whether a value is a whole number. A bool is not, although Python counts it as an int."""
+    """Whether a value is a whole number. A bool does not count as a whole number, although it is an int in Python."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 

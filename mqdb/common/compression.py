@@ -62,9 +62,9 @@ def compression_of(sys_flag: int) -> Compression | None:
 def compressed(body: bytes, compression: Compression | None, threshold: int) -> tuple[bytes, int]:
     """The body to store, and its bits of sys_flag. A body of at least `threshold` bytes is compressed.
 
-    The body stays plain, without bits, if no compression is given, above MAX_PLAIN_BYTES, and if compression would not
-    make it smaller. In the last case RocketMQ sends it compressed, and the receiver decompresses it needlessly. A batch
-    is never compressed.
+    The body stays plain, without bits, if no compression is given, if it is larger than MAX_PLAIN_BYTES, or if
+    compression would not make it smaller. In the last case RocketMQ sends it compressed, and the receiver decompresses
+    it needlessly. A batch is never compressed.
     Source: DefaultMQProducerImpl.tryToCompressMessage.
     """
     if compression is not None and threshold <= len(body) <= MAX_PLAIN_BYTES:
@@ -75,7 +75,7 @@ def compressed(body: bytes, compression: Compression | None, threshold: int) -> 
 
 
 def compress(body: bytes, compression: Compression) -> bytes:
-    """Compress a body like RocketMQ's clients. Raises CompressionUnavailable if the library is missing."""
+    """Compress a body as RocketMQ's clients do. Raises CompressionUnavailable if the library is missing."""
     match compression:
         case Compression.ZLIB:
             return zlib.compress(body, _LEVEL)

@@ -31,7 +31,7 @@ class DelayLevels:
     delays: tuple[timedelta, ...]
 
     def clamp(self, level: int) -> int:
-        """The effective level: the last one if `level` is too high; 0, which means without a delay, if negative."""
+        """The effective level: the last level if `level` is too high; 0, which means no delay, if it is negative."""
         return max(0, min(level, len(self.delays)))
 
     def delay(self, level: int) -> timedelta:

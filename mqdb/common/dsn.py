@@ -112,7 +112,7 @@ def is_secret(option: str) -> bool:
 
 @cache
 def _options() -> dict[str, bool]:
-    """libpq's options; true for those that a program should mask on input."""
+    """libpq's options by name; the value is True for those that a program should mask on input."""
     return {option.keyword.decode(): option.dispchar == b"*" for option in pq.Conninfo.get_defaults()}
 
 
@@ -126,7 +126,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _redacted(part: str) -> str:
-    """A part of a list without secrets. `parse_brokers` accepts the part."""
+    """A part of a list, without its secrets; the part is valid for `parse_brokers`."""
     named = _NAMED.match(part)
     begin = named.end() if named else 0
     match = _URI.fullmatch(part, begin)

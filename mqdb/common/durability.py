@@ -7,7 +7,7 @@ class Durability(StrEnum):
     """The event that a send waits for. The names are RocketMQ's; its ASYNC_MASTER covers the first two.
 
     FLUSH_DISK_TIMEOUT never occurs: a commit that waits for the disk cannot be cancelled. If a disk is too slow, the
-    send ends without an answer, as a SendOutcomeUnknown.
+    send ends without an answer, with SendOutcomeUnknown.
     """
 
     #: No wait. A server crash may lose messages stored in the last 0.6 s (three times wal_writer_delay).

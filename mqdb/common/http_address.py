@@ -22,7 +22,7 @@ class HttpAddress(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Whether only this machine can reach the address."""
         return is_loopback(self.host)
 
     def __str__(self) -> str:

@@ -100,8 +100,8 @@ class Message:
 def _set_attribute(message: Message, name: str, value: object) -> None:
     """Refuse to change a message. User-defined subclasses may have further attributes, which can be set.
 
-    The method that dataclass generates for `frozen` with `slots` knows only the class without slots, and would fail
-    here with a TypeError.
+    The method that dataclass generates for `frozen` with `slots` refers to the class without slots, and would fail here
+    with a TypeError.
     """
     if type(message) is Message or name in Message.__slots__:
         raise FrozenInstanceError(f"cannot set {name!r} of a message; give it to Message(), or use dataclasses.replace")

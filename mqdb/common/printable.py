@@ -1,7 +1,7 @@
 """Untrusted text made printable for people and programs: control characters never reach a terminal.
 
 Message bodies, properties, names and errors may contain escape sequences, which can retitle a window, hide lines or
-send input as if from the user. C1 characters (U+0080 to U+009F) start such sequences like ESC.
+send input as if from the user. C1 characters (U+0080 to U+009F) start such sequences, as ESC does.
 """
 
 import json

@@ -19,7 +19,7 @@ MOST_PROOFS: Final = 16
 
 
 class Proof(NamedTuple):
-    """The message at an offset of a queue. It proves the position behind it."""
+    """The message at an offset of a queue. It proves the position after it."""
 
     queue_offset: int
     log_pos: int
@@ -28,12 +28,12 @@ class Proof(NamedTuple):
 
 
 def place_of(message: ReceivedMessage) -> tuple[int, int, str, datetime]:
-    """The values from which `proof` is made. They cost less, and do not keep the message in memory."""
+    """The values from which `proof` is made. They cost less than the proof, and do not keep the message in memory."""
     return message.queue_offset, message.log_pos, message.message_id, message.store_time
 
 
 def proof(queue_offset: int, log_pos: int, message_id: str, store_time: datetime) -> Proof:
-    """The proof of the position behind a message."""
+    """The proof of the position after a message."""
     return Proof(queue_offset, log_pos, UUID(message_id), store_time)
 
 

@@ -38,7 +38,10 @@ def of_place(handle: str, place: int) -> str:
 
 
 def together(handles: Iterable[str]) -> dict[str, str]:
-    """Combine handles into one per batch, by its head. A string that is not a handle is kept unchanged."""
+    """Combine handles into one handle per batch; the result is keyed by the head of the handles.
+
+    A string that is not a handle is kept unchanged.
+    """
     messages: dict[str, int] = {}
     for handle in handles:
         if _HANDLE.fullmatch(handle):

@@ -22,10 +22,10 @@ _RETRY_TOPIC: Final = Property.RETRY_TOPIC.value
 class ReceivedMessage:
     """A message from a queue.
 
-    One is made for each row of each pull, so it keeps the values of the row and computes the rest on demand: `msg_id`
-    is the uuid or its 16 bytes, `keys` the words separated by blanks, `properties` those in the log, as a dict, JSON
-    text or a jsonb value in binary form, and times are PostgreSQL's microseconds since 2000. `min_offset` and
-    `max_offset` are the queue's at the time of the pull.
+    A ReceivedMessage is made for each row of each pull, so it keeps the values of the row and computes the rest on
+    demand: `msg_id` is the uuid or its 16 bytes, `keys` the words separated by blanks, `properties` those in the log,
+    as a dict, JSON text or a jsonb value in binary form, and times are PostgreSQL's microseconds since 2000.
+    `min_offset` and `max_offset` are the queue's at the time of the pull.
     `stored_body` is the body as stored in the log, compressed if `sys_flag` says so. Flow control counts its size,
     because this is what is in memory. A consumer needs queue, offset, position and failures after the listener has
     returned, so these are read-only.
@@ -95,7 +95,7 @@ class ReceivedMessage:
 
     @property
     def queue(self) -> MessageQueue:
-        """The queue from which it was read."""
+        """The queue from which the message was read."""
         return self._queue
 
     @property
@@ -124,7 +124,7 @@ class ReceivedMessage:
         return getattr(self, "_receipt_handle", None)
 
     def popped(self, receipt_handle: str, earlier_attempts: int = 0) -> None:
-        """Note how to acknowledge it, and earlier deliveries that are not in its record."""
+        """Set the receipt handle, and add earlier deliveries that are not in the message's record."""
         self._receipt_handle = receipt_handle
         self._reconsume_times += earlier_attempts
 
@@ -134,7 +134,7 @@ class ReceivedMessage:
 
     @property
     def topic(self) -> str:
-        """The topic to which it was sent. For a retry this is not the topic of its queue.
+        """The topic to which the message was sent. For a retry this is not the topic of its queue.
 
         Source: DefaultMQPushConsumerImpl.resetRetryAndNamespace.
         """
@@ -148,7 +148,7 @@ class ReceivedMessage:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys by which it can be found."""
+        """The keys by which the message can be found."""
         return split_keys(self._keys) if self._keys else ()
 
     @property
@@ -185,12 +185,12 @@ class ReceivedMessage:
 
     @property
     def born_time(self) -> datetime:
-        """When the sender created it, by the sender's clock; aware, in UTC."""
+        """When the sender created the message, by the sender's clock; aware, in UTC."""
         return _POSTGRESQL_EPOCH + timedelta(microseconds=self._born_time)
 
     @property
     def store_time(self) -> datetime:
-        """When the broker stored it, by the broker's clock; aware, in UTC."""
+        """When the broker stored the message, by the broker's clock; aware, in UTC."""
         return _POSTGRESQL_EPOCH + timedelta(microseconds=self._store_time)
 
     @property

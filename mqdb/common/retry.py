@@ -36,7 +36,7 @@ class Dead:
 
 
 def decide(reconsume_times: int, requested_level: int, max_reconsume_times: int) -> Later | Dead:
-    """Decide about a message that has just failed, and has been delivered `reconsume_times` + 1 times.
+    """Decide what happens to a message that has just failed, and has been delivered `reconsume_times` + 1 times.
 
     `requested_level`: 0 leaves the level to the broker, above 0 it is the delay level, below 0 the message is dead.
     `max_reconsume_times`: retries before the message is dead; with 0 the first failure is the last. The caller has

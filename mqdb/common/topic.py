@@ -93,7 +93,7 @@ def is_group_topic(name: str) -> bool:
 
 
 def max_queues_by_right(name: str) -> int:
-    """The maximum number of queues that an administrator of a topic who does not own the broker may give it."""
+    """The maximum number of queues that a topic may get from an administrator who does not own the broker."""
     return MAX_GROUP_QUEUES_BY_RIGHT if is_group_topic(name) else MAX_QUEUES_BY_RIGHT
 
 
@@ -175,7 +175,7 @@ class TopicConfig:
 
     Producers choose among queues 0 to write_queue_nums - 1, consumers read 0 to
     read_queue_nums - 1. To shrink a topic without loss, lower the first, let consumers finish,
-    then lower the second. `order` asks producers to keep to the queue of a sharding key.
+    then lower the second. With `order`, producers should keep to the queue of a sharding key.
     """
 
     name: str

@@ -74,20 +74,20 @@ LONGEST_IMMUNITY_SECONDS: Final = 72 * 3_600
 
 
 def source_of(event: HalfEvent) -> HalfState:
-    """The one state that an event leads away from."""
+    """The only state in which an event is allowed."""
     (state,) = (state for state, ways in TRANSITIONS.items() if event in ways)
     return state
 
 
 def target_of(event: HalfEvent) -> HalfState:
-    """The state that an event leads to."""
+    """The state to which an event leads."""
     return TRANSITIONS[source_of(event)][event]
 
 
 def immunity_of(text: str | None) -> timedelta | None:
     """The time during which a half message is not checked, from its property CHECK_IMMUNITY_TIME; None without it.
 
-    A value that is not a whole number of at least 0 is ignored. Values above LONGEST_IMMUNITY_SECONDS are limited to
+    A value that is not a whole number of at least 0 is ignored. Values above LONGEST_IMMUNITY_SECONDS are reduced to
     it.
     Source: TransactionalMessageServiceImpl.getImmunityTime.
     """

@@ -4,8 +4,8 @@
     4 bytes        2 bytes      4 bytes   4 bytes                              2 bytes
 
 The layout is RocketMQ's, with the salt instead of a class loader's hash, and the month in UTC.
-People see 32 upper-case hexadecimal digits, the database a uuid. It finds records by the milliseconds in their ids
-(`mqdb/sql/log/unique_id_ms.sql`).
+People see 32 upper-case hexadecimal digits, the database a uuid. The database finds records by the milliseconds in
+their ids (`mqdb/sql/log/unique_id_ms.sql`).
 
 Ids are unique within a process, even if the clock jumps, and without a lock: each thread counts separately with its own
 salt, and takes a new salt when the month starts over. The address, the process id and the random first salt distinguish

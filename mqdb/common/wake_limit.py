@@ -1,4 +1,4 @@
-"""Wake limit: how often a process acts on notifications if this turns out to be in vain.
+"""Wake limit: how often a process may act on notifications that turn out to be fruitless.
 
 PostgreSQL has no rights on NOTIFY, so any role can notify, at any rate. A fruitless wake costs a permit, and a wake
 that finds something returns one: a genuine notification is fruitless only if a pull has already read what it announces.

@@ -1,4 +1,4 @@
-"""Topics on Spark: reads and writes by PySpark, and jobs built on them.
+"""Topics in Spark: reads and writes by PySpark, and jobs built on them.
 
 It needs an extra: pip install "mqdb[spark]". This module imports each name on first use, so the command line can import
 it without Spark. No submodule has the name of a function here, because importing it would replace the function.

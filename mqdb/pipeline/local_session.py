@@ -66,7 +66,10 @@ def session(
 
 
 def register(spark: "SparkSession") -> None:
-    """Register format("mqdb") with a session. Needed only if Spark cannot find it, because mqdb came by --py-files."""
+    """Register format("mqdb") with a session.
+
+    Needed only if Spark cannot find the format, because mqdb was shipped with --py-files.
+    """
     from mqdb.pipeline.source import MqdbDataSource
 
     spark.dataSource.register(MqdbDataSource)

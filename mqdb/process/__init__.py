@@ -1,5 +1,5 @@
 """The process, and the outside world that ends or watches it.
 
-signals   those that ask it to end
+signals   signals that ask the process to end
 systemd   signs of life for the systemd that has started it
 """

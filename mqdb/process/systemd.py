@@ -28,7 +28,7 @@ class SystemdSupervisor:
         self._told_at = time.monotonic()
 
     def awaits_a_sign(self) -> bool:
-        """Whether half of the time has passed after which systemd would restart the process."""
+        """Whether half of the time that systemd waits before it restarts the process has passed."""
         return self._interval is not None and time.monotonic() - self._told_at >= self._interval
 
     def tell_ready(self) -> None:

@@ -8,8 +8,8 @@ commas. A range of days of the week may cross the end of the week, like `sat-mon
 day counts if either contains it; a field that begins with `*` is not restricted.
 
 Quartz's names for days also work: `L` is the last day of the month, `friL` its last Friday, `mon#2` its second Monday,
-and `?` is `*`. The numbers of the days of the week are crontab's, in which 1 is Monday; in Quartz 1 is Sunday. Quartz
-texts with such numbers have a `?` as their day of month, and are refused.
+and `?` means `*`. The numbers of the days of the week are crontab's, in which 1 is Monday; in Quartz 1 is Sunday.
+Quartz texts with such numbers have a `?` as their day of month, and are refused.
 
 A step past the end of a field and a day that no month has, which crontab accepts, are also refused.
 """
@@ -73,9 +73,8 @@ class CronFields:
     positions: frozenset[tuple[int, int]]
     """Days that count besides `weekdays`: a day of the week, and which one in the month, 1 to 5 or LAST."""
     either_day: bool
-    """Whether a day counts that is in only one of the two day fields.
-
-    If not, and if there are `positions`, the day of month contains all days.
+    """Whether a day that is in only one of the two day fields counts. If not, and if there are `positions`, the day of
+    month contains all days.
     """
 
     @property

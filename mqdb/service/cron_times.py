@@ -4,8 +4,8 @@ APScheduler's CronTrigger finds the next time on a clock without changes; this m
 rules of Vixie cron:
 
 - A cron with fixed hours fires once at each of its times. A time that does not exist, because clocks were put forward
-  past it, fires at the moment of the change, and several such times fire once. A time that exists twice fires the first
-  time.
+past it, fires at the moment of the change, and several such times fire once. A time that exists twice fires at its
+first occurrence.
 - An hourly cron fires whenever the clock shows one of its times: `*/5 * * * *` every five minutes, always.
 
 Two rules of APScheduler are not used. It counts days of the week from Monday as 0, and requires both day fields to
@@ -60,7 +60,7 @@ class CronTimes:
         return self._next_shown(time) if self._every_hour else self._next_planned(time)
 
     def _next_planned(self, time: datetime) -> datetime:
-        """The next time, where each clock time counts once: the first later one, because `_moment` never goes back."""
+        """The next time if each clock time counts once: the first later time, because `_moment` never goes back."""
         wall = self._wall(time)
         while (moment := self._moment(wall := self._at_or_after(wall + _INSTANT))) <= time:
             pass

@@ -17,7 +17,7 @@ class DelivererConfig:
     """The messages of the first round; the number grows after short full rounds, and shrinks after long ones."""
     max_messages: int = MAX_MESSAGES
     long_round: timedelta = timedelta(milliseconds=250)
-    """With large bodies, a round of fewer messages keeps others from waiting."""
+    """With large bodies, rounds of fewer messages keep other work from waiting."""
     longest_pause: timedelta = timedelta(milliseconds=100)
     """The maximum pause while messages arrive. Source: ScheduleMessageService.DELAY_FOR_A_WHILE."""
     longest_wait: timedelta = timedelta(seconds=1)
@@ -46,7 +46,7 @@ class Deliverer(LoopService[CountsT]):
         return max(self._config.longest_pause - since_round, self._config.shortest_pause)
 
     def _adapt(self, messages: int, took: timedelta) -> None:
-        """Take fewer messages after a long round, more after a full one that was short."""
+        """Take fewer messages after a long round, and more after a full round that was short."""
         if messages and took > self._config.long_round:
             self._messages = max(self._messages // 2, 1)
         elif messages >= self._messages:

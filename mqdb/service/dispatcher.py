@@ -10,8 +10,8 @@ from dispatching the same batch.
 Senders notify only a sleeping dispatcher, because commits that notify wait for one another. It sleeps as soon as
 nothing waits. If many messages arrive per second, it stays awake, and appends place no records: a batch costs less than
 its messages one by one, and so do the wake-ups of consumers. PostgreSQL wakes every listener of the server for every
-announcement. So with many listeners appends also place no records, and the dispatcher makes fewer, larger batches. It
-does the same without consumers, because then no process waits.
+announcement. So with many listeners appends also place no records, and the dispatcher makes fewer, larger batches. Both
+also happen if there are no consumers, because then no process waits for messages.
 """
 
 import math
@@ -81,18 +81,18 @@ class DispatcherConfig:
     pace: Pace = PACE
     quick_pace: Pace = QUICK_PACE
     most_placed_per_second: float = 600.0
-    """If more messages arrive, appends place no records, and the dispatcher does not sleep."""
+    """If messages arrive at a higher rate, appends place no records, and the dispatcher does not sleep."""
     many_consumers: int = 50
-    """From this number on, and without consumers, appends place no records, and the two fields below apply."""
+    """With at least this many consumers, or without any, appends place no records, and the two fields below apply."""
     relaxed_pace: Pace = RELAXED_PACE
     relaxed_most_per_second: float = 100.0
-    """If more messages arrive, it does not sleep."""
+    """If messages arrive at a higher rate, the dispatcher does not sleep."""
     consumers_valid: timedelta = timedelta(seconds=1)
     """The consumers are counted again after this time."""
     rate_valid: timedelta = timedelta(milliseconds=250)
-    """The messages are counted again after this time; while it sleeps, in its next round."""
+    """The messages are counted again after this time; while the dispatcher sleeps, in its next round."""
     longest_sleep: timedelta = timedelta(seconds=10)
-    """After this time it dispatches even without a notification."""
+    """After this time the dispatcher dispatches even without a notification."""
 
 
 class Dispatcher(LoopService[DispatchResult]):
@@ -136,7 +136,7 @@ class Dispatcher(LoopService[DispatchResult]):
         stay_awake(connection)
 
     def run_once(self, connection: Connection) -> DispatchResult:
-        """Dispatch one batch, or two if it falls asleep, for records that arrived before all senders knew."""
+        """Dispatch one batch; when falling asleep, one more, for records of senders that did not know this yet."""
         now = self._context.clock.monotonic()
         result = self._dispatch(connection, now)
         self._on_dispatched()
@@ -222,7 +222,7 @@ class Dispatcher(LoopService[DispatchResult]):
 
 
 def _wait_until_woken(run: Run, connection: Connection, give_up_at: float, look_seconds: float) -> bool:
-    """Wait until a notification arrives, a check finds it woken, `give_up_at` has passed, or the service has to stop.
+    """Wait for a notification, a check that finds the dispatcher woken, `give_up_at`, or the end of the service.
 
     Returns False once a second if there are new placed records. It waits on the socket, because the driver's own wait
     wakes up ten times a second. The driver is asked first, because the last answer may have contained a notification,

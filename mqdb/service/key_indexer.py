@@ -41,7 +41,7 @@ class KeyIndexer(LoopService[IndexResult]):
     def run_once(self, connection: Connection) -> IndexResult:
         """Index one batch.
 
-        Does nothing while another session indexes, or a restored database waits for its dispatch.
+        Does nothing while another session indexes, or a restored database waits for dispatch.
         """
         return index_keys(connection, self._config.max_rows)
 

@@ -1,13 +1,14 @@
-"""Leadership: among all processes that could run the services of a broker, one does.
+"""Leadership: of all processes that could run the services of a broker, exactly one runs them.
 
            no leader                             connection or lease lost, or stopped
     follower ─────────────────────────▶ leader ─────────────────────────────────────────▶ follower
 
 Every follower checks ten times a second whether the leader's backend exists. The backend ends with the process, the
-server, or the connection between them, and the first candidate that notices this leads. The leader checks once a second
-whether it still leads, and immediately when one of its services has failed. A hanging process keeps its backend, so the
-leader also renews a promise. A candidate that has seen the same promise for the duration of a lease, by its own
-monotonic clock, ends this backend and leads: changes of the server's clock do not affect leadership.
+server, or the connection between them, and the first candidate that notices this becomes the leader. The leader checks
+once a second whether it still leads, and immediately when one of its services has failed. A hanging process keeps its
+backend, so the leader also renews a promise. A candidate that has seen the same promise for the duration of a lease, by
+its own monotonic clock, ends this backend and becomes the leader: changes of the server's clock do not affect
+leadership.
 
 A leader that hung and wakes up must not act on old state. Its services call `is_leader` before each round, which reads
 a clock and not the database: a lease that was not renewed in time is over. A round that begins between the check and
@@ -43,9 +44,9 @@ class LeadershipConfig:
     """
 
     poll: timedelta = timedelta(milliseconds=100)
-    """The interval of a follower."""
+    """The time between two checks of a follower."""
     look: timedelta = timedelta(seconds=1)
-    """The interval of the leader, after which it notices that it no longer leads."""
+    """The time between two checks of the leader, within which it notices that it no longer leads."""
     renewal: timedelta = timedelta(seconds=1)
     lease: timedelta = timedelta(seconds=3)
     service_set: str = "all"

@@ -23,7 +23,7 @@ _SHORTEST_OBSERVATION: Final = timedelta(hours=1)
 class SegmentSizing:
     """The number of segments of the retained log.
 
-    Fewer would drop too much at once, more would make every statement slower.
+    With fewer segments, too much would be dropped at once; with more, every statement would be slower.
     """
 
     fewest: int = 24

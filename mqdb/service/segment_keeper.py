@@ -105,7 +105,7 @@ class SegmentKeeper(PeriodicService[KeeperCounts]):
         self._pruned_to: dict[str, int] = {}
 
     def run_once(self, connection: Connection) -> KeeperCounts:
-        """Do what is due in the life of all segments."""
+        """Do all work that is due in the life cycle of the segments."""
         counts = KeeperCounts()
         self._make(connection, counts)
         self._close_and_seal(connection, counts)

@@ -2,10 +2,10 @@
 
     start ──▶ round, pause, round, pause, ... ──▶ stop
 
-A service works in rounds, on its own connection, which it opens when the first round needs it. A failed round costs the
-connection and a pause that doubles; a series of failures is logged when it begins, every 10 minutes, and when it ends,
-and does not affect other services. Starting a started service and stopping a stopped one have no effect; a stopped
-service can be started again.
+A service works in rounds, on its own connection, which it opens when the first round needs it. After a failed round the
+connection is closed, and the pause before the next round doubles; a series of failures is logged when it begins, every
+10 minutes, and when it ends, and does not affect other services. Starting a started service and stopping a stopped one
+have no effect; a stopped service can be started again.
 
 `LoopService` has its own thread and chooses its pauses, which `wake` can end; `PeriodicService` is a job of a
 scheduler.
@@ -66,7 +66,7 @@ class Context:
     may_act: Callable[[], bool] = _always
     """Called before each round: whether this process is still the leader."""
     on_round: Callable[[object], None] = _unheard
-    """Gets the counts of each round, or its error; tests wait for it."""
+    """Receives the counts of each round, or its error; tests wait for this."""
     clock: Clock = field(default_factory=SystemClock)
 
 
@@ -116,7 +116,7 @@ class Service(ABC, Generic[CountsT]):
     def stop(self) -> None:
         """Prevent further rounds, and end the running one: by force, if that takes longer than `grace`.
 
-        The server still finishes a statement that it has begun; rounds do not rely on being the only one.
+        The server still finishes a statement that it has begun; no round relies on being the only one.
         """
         with self._guard:
             run, self._run = self._run, None
@@ -223,12 +223,12 @@ class LoopService(Service[CountsT]):
             run.wake()
 
     def pause_when_woken(self, since_round: timedelta) -> timedelta:
-        """The pause before the next round if woken `since_round` after the last one."""
+        """The pause before the next round if the service is woken `since_round` after the last round."""
         return timedelta(0)
 
     @property
     def _has_waker(self) -> bool:
-        """Whether other services wake this one. If not, it has to check for work itself."""
+        """Whether other services wake this service. If not, it has to check for work itself."""
         run = self._run
         return run is not None and run.has_waker
 
@@ -267,7 +267,9 @@ class LoopService(Service[CountsT]):
 
 
 class PeriodicService(Service[CountsT]):
-    """A service whose rounds are on a scheduler's grid. A round that takes longer than `interval` skips others.
+    """A service whose rounds are on a scheduler's grid.
+
+    While a round takes longer than `interval`, later rounds are skipped.
 
     After a pause longer than `interval` a new grid begins: a job that only finds that it is too early would cost 0.04 %
     of a core if it ran every second.

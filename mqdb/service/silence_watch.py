@@ -1,7 +1,8 @@
 """Silence watch: makes services leave a server that does not answer.
 
-If a round has had no answer for 15 s, a new connection checks whether its backend is working on a statement, which may
-take long, or wait for a lock or a standby. If it is not, or nothing answers, the round is cut off.
+If a round has had no answer for 15 s, a new connection checks whether the round's backend is working on a statement,
+which may take long, or wait for a lock or a standby. If the backend is not working, or the server does not answer, the
+round is cut off.
 """
 
 import threading

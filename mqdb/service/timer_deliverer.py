@@ -1,7 +1,7 @@
-"""The timer deliverer: delivers messages with a time of delivery to their queues when it has come.
+"""The timer deliverer: delivers messages to their queues at their times of delivery.
 
-It checks when the dispatcher has worked, because a new message may be due first, at most ten times a second, and
-exactly when the next known message is due. RocketMQ: TimerMessageStore.
+It checks exactly when the next known message is due. It also checks after the dispatcher has worked, at most ten times
+a second, because a new message may be due first. RocketMQ: TimerMessageStore.
 """
 
 import logging
@@ -22,7 +22,7 @@ class TimerDelivererConfig(DelivererConfig):
     """The configuration of the timer deliverer."""
 
     late: timedelta = timedelta(seconds=1)
-    """The lateness from which on operators are informed."""
+    """The minimum lateness that is reported to operators."""
 
 
 class TimerDeliverer(Deliverer[TimerRound]):
@@ -66,7 +66,7 @@ class TimerDeliverer(Deliverer[TimerRound]):
         self._tell_lateness(counts)
 
     def _tell_lateness(self, counts: TimerRound) -> None:
-        """Log when messages start to be late, and the maximum lateness when this ends."""
+        """Log when messages begin to be late, and the maximum lateness when they are on time again."""
         if counts.messages and counts.late >= self._late:
             if not self._late_messages:
                 fields = {"late_seconds": round(counts.late.total_seconds(), 1)}

@@ -53,7 +53,7 @@ class CheckerCounts:
     """The number of half messages without a live producer."""
     discarded: int = 0
     lost: int = 0
-    """The number given up without a copy, because they are no longer in the log."""
+    """The number of half messages given up without a copy, because they are no longer in the log."""
     pruned: int = 0
 
 

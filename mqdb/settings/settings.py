@@ -76,9 +76,8 @@ class Settings(BaseModel):
     auto_migrate_enable: bool = True
     """Let `mqdb serve` upgrade the schema of `dsn` to head; the embedded database is always upgraded."""
     wait_for_primary: bool = False
-    """Let `mqdb serve` start if `dsn` leads to a standby, and wait until it leads to the primary.
-
-    Otherwise it exits.
+    """Let `mqdb serve` start if `dsn` leads to a standby, and wait until it leads to the primary. If off, `mqdb serve`
+    exits.
     """
     auto_create_topic_enable: bool = True
     """Let a producer create a missing topic when it first sends to it. RocketMQ: autoCreateTopicEnable."""
@@ -95,7 +94,8 @@ class Settings(BaseModel):
     disk_clean_forcibly_percent: Percent = 85
     """Above this usage, messages younger than `file_reserved_time` are dropped, too."""
     retain_until_archived: bool = False
-    """Drop nothing that `mqdb spark archive` has not archived with all topics, however old it is or full the disk."""
+    """Drop nothing that `mqdb spark archive` has not archived with all topics, however old the messages are and however
+    full the disk is."""
     enable_property_filter: bool = True
     """Let consumers subscribe by SQL92; `mqdb serve` sets it for its broker. Tags always work."""
     filter_support_retry: bool = False
@@ -113,7 +113,7 @@ class Settings(BaseModel):
     default_durability: Durability | None = None
     """The durability for producers that do not choose one;
 
-    `mqdb serve` sets it for its broker. If unset, it is not changed.
+    `mqdb serve` sets it for its broker. If unset, the broker's value is not changed.
     """
     actor: str | None = None
     """The person or program behind the changes made by this process. If unset, commands name the user who runs them."""
@@ -129,7 +129,7 @@ class Settings(BaseModel):
     web_viewer_password: Annotated[str, Field(min_length=1)] | None = None
     """The password for viewers, who can see the dashboard and `/metrics` but change nothing."""
     web_user_header: Annotated[str, Field(pattern="^[A-Za-z0-9-]+$")] | None = None
-    """The header in which a trusted proxy names a person, who has the rights granted to this name by `mqdb acl`."""
+    """The header in which a trusted proxy names a person, who has the rights granted to this name with `mqdb acl`."""
     web_trusted_proxies: str | None = None
     """The addresses or networks of the proxies that may send `web_user_header`, separated by commas."""
     web_read_only: bool = False
@@ -139,16 +139,16 @@ class Settings(BaseModel):
     http: str | None = None
     """The address at which `mqdb serve` and `mqdb web` serve HTTP, as host:port; if unset, `mqdb serve` does not.
 
-    Beyond loopback it requires a password or trusted proxies.
+    An address beyond loopback requires a password or trusted proxies.
     """
     remoting_open: bool = False
     """Serve all clients at `remoting`, also beyond loopback, while no access key has a secret."""
     remoting: Address | None = None
-    """The host:port of `mqdb serve` (if unset, it does not listen) and `mqdb remoting` for RocketMQ's clients."""
+    """The host:port at which `mqdb serve` (only if set) and `mqdb remoting` listen for RocketMQ's clients."""
     remoting_certificate: File | None = None
     """A certificate in PEM, with which `remoting` also accepts TLS, on the same port."""
     remoting_certificate_key: File | None = None
-    """The certificate's key, in PEM and unencrypted; if unset, it is in the certificate's file."""
+    """The certificate's key, in PEM and unencrypted; if unset, the key is read from the certificate's file."""
     remoting_tls_only: bool = False
     """Refuse clients that do not use TLS. RocketMQ: tls.server.mode=enforcing."""
     remoting_advertised: Address | None = None
@@ -156,13 +156,13 @@ class Settings(BaseModel):
     grpc_open: bool = False
     """Serve all clients at `grpc`, also beyond loopback, while no access key has a secret."""
     grpc: Address | None = None
-    """The host:port of `mqdb serve` (if unset, it does not listen) and `mqdb grpc` for RocketMQ 5's SDKs."""
+    """The host:port at which `mqdb serve` (only if set) and `mqdb grpc` listen for RocketMQ 5's SDKs."""
     grpc_tls: Address | None = None
     """The address for SDKs that use TLS, as host:port. The SDKs for Java, Go, C# and C++ use TLS by default."""
     grpc_certificate: File | None = None
     """The certificate of `grpc_tls` in PEM; if unset, a self-signed one is made at each start."""
     grpc_certificate_key: File | None = None
-    """The certificate's key, in PEM and unencrypted; if unset, it is in the certificate's file."""
+    """The certificate's key, in PEM and unencrypted; if unset, the key is read from the certificate's file."""
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @property
@@ -374,7 +374,7 @@ class UnknownVariable(NamedTuple):
 
     name: str
     near: str | None
-    """The most similar known name."""
+    """The known setting with the most similar name."""
 
 
 def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[UnknownVariable]:

@@ -1,4 +1,4 @@
-"""Archive: sealed segments become Parquet files, each once, and count only after they were read back.
+"""Archive: sealed segments become Parquet files, each once, and count as archived only after they were read back.
 
     begin ─▶ write a folder ─▶ read it back ─▶ compare with the broker ─▶ record, in one transaction
 

@@ -1,6 +1,6 @@
 """A report of dead letters as one HTML page: no scripts, no other files, no network; light or dark like the system.
 
-The contents are untrusted, so everything is escaped, and the page forbids itself to load anything.
+The contents are untrusted, so everything is escaped, and the page forbids the browser to load anything.
 """
 
 import os

@@ -8,7 +8,7 @@ from datetime import datetime
 class Cause:
     """Dead letters with the same group, topic, exception and folded error.
 
-    None means that the letters do not give it.
+    None means that the letters do not contain this value.
     """
 
     group: str
@@ -43,7 +43,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class HourCount:
-    """The number of letters that died of an exception in the hour from this time on, by the broker's clock."""
+    """The number of dead letters that one exception caused in the hour from this time on, by the broker's clock."""
 
     hour: datetime
     exception: str | None

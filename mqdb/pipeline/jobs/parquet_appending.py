@@ -30,7 +30,7 @@ def to_parquet(
     """Append the messages of a topic to Parquet files in `path`; returns the number of messages.
 
     The files have the columns of `format("mqdb")`. With `schema`, fields in Spark's DDL, they also have a column
-    `value` with these fields of a JSON body (null for any other body). It starts at the first message or at the
+    `value` with these fields of a JSON body (null for any other body). The job starts at the first message or at the
     checkpoint. Raises Spark's errors.
     """
     from pyspark.sql import functions as F

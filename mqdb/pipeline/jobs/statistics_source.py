@@ -32,7 +32,7 @@ _SETTINGS: Final = {
 
 
 class _Segments(InputPartition):
-    """Segments with their statements, for one task. An empty count also has a task, because Spark asks for its rows."""
+    """Segments with their statements, for one task. An empty count also has a task, because Spark requests its rows."""
 
     def __init__(self, *counts: tuple[int, str]) -> None:
         super().__init__(counts)
@@ -40,7 +40,10 @@ class _Segments(InputPartition):
 
 
 class StatisticsSource(DataSource):
-    """Options: url, topics (JSON), since and until (ISO 8601 with a zone). Only `stats` gives them, and checks them."""
+    """Options: url, topics (JSON), since and until (ISO 8601 with a zone).
+
+    Only `stats` sets these options, and it checks them.
+    """
 
     @classmethod
     def name(cls) -> str:

@@ -118,7 +118,7 @@ def cluster_decoding(options: Mapping[str, str]) -> BodyDecoding | None:
 
 
 def check_cluster(options: Mapping[str, str]) -> None:
-    """Check the options at `load`, like `check_source`."""
+    """Check the options at `load`, as `check_source` does."""
     if not listed_brokers(options):
         check_source(options)
         return

@@ -185,5 +185,5 @@ def _speaking_of(name: str) -> Iterator[None]:
         yield
     except MqdbError as error:
         if name:
-            error.add_note(f"while broker {name!r} was asked")
+            error.add_note(f"while broker {name!r} was queried")
         raise

@@ -1,4 +1,4 @@
-"""The connection of a worker to PostgreSQL: by ADBC, which turns a COPY into Arrow, or by psycopg, row by row.
+"""The connection of a worker to PostgreSQL: with ADBC, which turns a COPY into Arrow, or with psycopg, row by row.
 
 A Python worker keeps one idle connection: connecting by ADBC takes 52 ms, ten times as long as reading a small task.
 """
@@ -58,7 +58,7 @@ class UndefinedTable(MqdbError):
 
 
 class ReadSession(ABC):
-    """A connection that is in a transaction from its first statement on. It raises mqdb's errors."""
+    """A connection that is in a transaction from its first statement on. A session raises mqdb's errors."""
 
     @abstractmethod
     def batches(self, statement: str, columns: tuple[str, ...], size: int) -> "Iterator[pa.RecordBatch]":
@@ -78,7 +78,7 @@ class ReadSession(ABC):
 
 
 class AdbcSession(ReadSession):
-    """A session by ADBC."""
+    """A session that uses ADBC."""
 
     def __init__(self, uri: str) -> None:
         try:
@@ -134,7 +134,7 @@ class AdbcSession(ReadSession):
 
 
 class PsycopgSession(ReadSession):
-    """A session by psycopg, for platforms without ADBC. It takes twice the time."""
+    """A session that uses psycopg, for platforms without ADBC. Reading takes twice as long."""
 
     def __init__(self, uri: str) -> None:
         import psycopg

@@ -51,7 +51,7 @@ def ensure_driver(spark: "SparkSession", jar: str | Path | None = None) -> None:
 
 
 def check_fetched(jar: Path) -> None:
-    """Raise JarMismatch unless it is the requested jar."""
+    """Raise JarMismatch unless a fetched file is the requested jar."""
     digest = hashlib.sha256(jar.read_bytes()).hexdigest()
     if digest != MAVEN_CHECKSUM:
         raise JarMismatch(str(jar), MAVEN_CHECKSUM, digest)

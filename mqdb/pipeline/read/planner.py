@@ -229,9 +229,9 @@ def of_same_log(
     *,
     fail_on_data_loss: bool,
 ) -> dict[Queue, int]:
-    """The offsets that are proven, by queue key, or before which the log no longer has messages.
+    """The offsets that are proven, or before which the log no longer has messages; `proven` has the keys of queues.
 
-    Any other queue is read from its first message; raises LogReplaced for it if that matters.
+    Any other queue is read from its first message; with `fail_on_data_loss` it raises LogReplaced instead.
     """
     kept = {}
     for queue, number in offsets.items():

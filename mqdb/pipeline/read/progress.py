@@ -69,7 +69,7 @@ class GroupProgress:
 
 
 def _write(connection: Connection, group: str, news: Mapping[Queue, int]) -> list[str]:
-    """Write offsets; returns the members that own some of the queues, whose offsets they write.
+    """Write offsets; returns the members that own some of the queues and therefore write these offsets themselves.
 
     Lost topics are skipped.
     """

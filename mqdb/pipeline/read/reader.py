@@ -1,8 +1,8 @@
 """Reading on a worker: a task's statements become Arrow batches, or an error if anything is missing.
 
 Rows below a queue's max offset never change, so tasks need no common snapshot. A statement names the partitions that it
-reads, and locks them until the end of the task's transaction: retention either comes before, which is noticed, or
-waits.
+reads, and locks them until the end of the task's transaction: retention either drops them before, which the task
+notices, or waits.
 """
 
 import logging

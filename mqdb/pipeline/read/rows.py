@@ -1,6 +1,6 @@
 """Turns rows of the database into batches for Spark: bodies decompressed, columns in order, types exactly Spark's.
 
-Spark takes a batch only if its types are its own: string and binary, not large_string; timestamp[us, tz=UTC].
+Spark accepts a batch only if its types are exactly Spark's: string and binary, not large_string; timestamp[us, tz=UTC].
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -273,7 +273,7 @@ class _Given:
         return value
 
     def first_of(self, names: tuple[str, ...]) -> str | None:
-        """The name, among these, that is given. They exclude each other."""
+        """The name of the given option among these, which exclude each other."""
         found = [name for name in names if self.text(name) is not None]
         if len(found) > 1:
             raise OptionInvalid(found[1], self.text(found[1]), f"{found[0]} is given, too; remove one of them")

@@ -87,7 +87,7 @@ class ClusterRowMaker(RowMaker):
         return parts
 
     def topics_on(self, place: int) -> tuple[str, ...]:
-        """The topics, among those to which rows go, that the broker has."""
+        """The topics to which rows go and which the broker has."""
         return tuple(topic for topic in self.topics if self._queues_on(topic, place))
 
     def _choose(
@@ -151,7 +151,7 @@ class ClusterRowMaker(RowMaker):
 
 @lru_cache(maxsize=65_536)
 def _identity(*parts: str) -> int:
-    """A hash with one value in all processes."""
+    """A hash that has the same value in all processes."""
     return _hash_of("\0".join(parts), b"")
 
 

@@ -5,8 +5,8 @@
 
 No transaction spans two brokers. If the driver dies between two commits, the batch is rerun: brokers that have it
 report this, and the others append their part. That is correct if the parts are the same as before, which `cluster_rows`
-ensures and the checksum in the ledger proves. All brokers are asked before the first commit, so a batch that one broker
-cannot accept is not appended anywhere.
+ensures and the checksum in the ledger proves. All brokers are queried before the first commit, so a batch that one
+broker cannot accept is not appended anywhere.
 """
 
 import logging
@@ -53,7 +53,7 @@ class ClusterStaged(Staged):
 
 @dataclass(frozen=True)
 class ClusterWriting:
-    """The writing to the brokers of a list, by name. It is sent to the tasks and to the commit."""
+    """Writes to the brokers of a list, which are given by name. It is sent to the tasks and to the commit."""
 
     names: tuple[str, ...]
     writings: tuple[Writing, ...]
@@ -64,7 +64,7 @@ class ClusterWriting:
         return self.writings[0].options
 
     def check(self) -> None:
-        """Check with the brokers what can be known before any task runs.
+        """Check with the brokers everything that can be checked before any task runs.
 
         Raises BrokerMisnamed, SchemaMismatch; TopicNotFound, TopicNotWritable and AccessDenied if an option gives the
         topic.

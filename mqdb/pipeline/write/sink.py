@@ -120,7 +120,7 @@ class Writing:
                 connection.execute(statements.RECORD_WRITE, named)
 
     def ask(self, question: Callable[[Connection], _Answer], purpose: str) -> _Answer:
-        """Query this broker, waiting until it is available. `purpose` is that of `patiently`."""
+        """Query this broker, waiting until it is available. `purpose` has the same meaning as in `patiently`."""
 
         def ask() -> _Answer:
             with self._connection() as (connection, _):
@@ -231,7 +231,7 @@ class Writing:
             logger.warning("could not delete staged rows on %s; a later sweep will", self.options.target, exc_info=True)
 
     def check(self) -> None:
-        """Check with the database what can be known before any task runs.
+        """Check with the database everything that can be checked before any task runs.
 
         Raises SchemaMismatch; TopicNotFound, TopicNotWritable and AccessDenied if an option gives the topic.
         """

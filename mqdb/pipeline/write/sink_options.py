@@ -60,8 +60,8 @@ class OnBadRow(StrEnum):
 class SinkOptions:
     """All options of a write. `url` contains the password.
 
-    `given_id` is the writeId of a batch job or the sinkId of a stream; None if the job or query is not to be identified
-    by one.
+    `given_id` is the writeId of a batch job or the sinkId of a stream; None if the job or query is not identified by
+    such an id.
     """
 
     url: str = field(repr=False)

@@ -43,7 +43,7 @@ StageRow: TypeAlias = tuple[Any, ...]
 
 
 class RowMaker:
-    """Makes the rows of one attempt of a task, and notes the number of `messages`, their `topics`, and if any `waits`.
+    """Makes the rows of one attempt of a task, and notes their number, their `topics` and whether any `waits`.
 
     Messages with a sharding key, or otherwise a Kafka key, go to the queue chosen by its hash, like
     SelectMessageQueueByHash; others go to the queues in turn.

@@ -1,6 +1,6 @@
 """The writers of format("mqdb") that Spark calls, on one broker or several.
 
-Spark starts a Python process to plan each batch of a stream and another one to commit it, and asks for the writer in
+Spark starts a Python process to plan each batch of a stream and another one to commit it, and requests the writer in
 both. So this module imports little.
 """
 
@@ -74,7 +74,7 @@ def stream_writer(options: "Mapping[str, str]", schema: "StructType", overwrite:
 def _writing(
     options: "Mapping[str, str]", schema: "StructType", *, is_stream: bool
 ) -> "tuple[Writing | ClusterWriting, SinkOptions]":
-    """The writing to the brokers of the url, and the options of the first broker."""
+    """The object that writes to the brokers of the url, and the options of the first broker."""
     urls = listed_brokers(options)
     if not urls:
         parsed = parse_sink(options, is_stream=is_stream)
@@ -144,5 +144,5 @@ def _told(name: str) -> str:
     context = TaskContext.get()
     value = None if context is None else context.getLocalProperty(name)
     if value is None:
-        raise IllegalState("a stream's writer", f"told no {name} by Spark; it needs Spark 4.1 or newer, and a query")
+        raise IllegalState("a stream's writer", f"given no {name} by Spark; it needs Spark 4.1 or newer, and a query")
     return value

@@ -122,7 +122,7 @@ def test_queues_and_offsets_are_named_for_each_broker(both: Both, cluster: Datab
     assert bodies(assigned(cluster, '{"orders": [1]}')) == ["a", "b", "c", "d", "e"]
     with pytest.raises(OptionInvalid, match="does not contain topic 'orders', queue 0") as caught:
         read(cluster, startingOffsets='{"broker-a": {"orders": {"0": -2, "1": 2}}}')
-    assert caught.value.__notes__ == ["while broker 'broker-b' was asked"]
+    assert caught.value.__notes__ == ["while broker 'broker-b' was queried"]
 
 
 def test_a_stream_reads_what_comes_on_any_broker_once(both: Both, cluster: Database, started: list[Stream]) -> None:
@@ -181,7 +181,7 @@ def test_a_broker_that_joins_is_read_from_its_beginning(
     retain_from(both[1], orders(both[1]), 1, queue_id=1)
     with pytest.raises(DataLoss, match="queue 1, from offset 0 on: retention has dropped") as caught:
         start(started, cluster, alone.offset).trigger()
-    assert caught.value.__notes__ == ["while broker 'broker-b' was asked"]
+    assert caught.value.__notes__ == ["while broker 'broker-b' was queried"]
 
 
 def test_a_broker_that_is_left_out_ends_the_stream_or_keeps_its_place(
