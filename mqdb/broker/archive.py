@@ -1,4 +1,4 @@
-"""The archive: the segments to archive, their contents, and the catalogue of archived ones.
+"""The archive: the segments to archive, their contents, and the catalogue of archived segments.
 
     one session    lock ─▶ unfinished folders ─▶ plan ─▶ for each segment: begin ─▶ (files) ─▶ record
 

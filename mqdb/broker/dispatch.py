@@ -164,8 +164,8 @@ def index_keys(connection: Connection, max_rows: int = MAX_ROWS) -> IndexResult:
 def is_attended(connection: Connection) -> bool:
     """Whether a leader runs the services: its backend exists, and its promise has not expired.
 
-    Without a leader, clients that wait for messages dispatch them. A missing backend reveals a dead leader immediately,
-    an expired promise a hung one.
+    Without a leader, clients that wait for messages dispatch them. A missing backend reveals a dead leader immediately;
+    an expired promise reveals a hung leader.
     """
     row = driver(connection).execute("SELECT mqdb.is_attended()").fetchone()
     return row == (True,)

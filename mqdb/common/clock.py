@@ -19,7 +19,7 @@ class Clock(Protocol):
     """The source of time for the rest of mqdb."""
 
     def now(self) -> datetime:
-        """The time of day, aware, in UTC. It may step back when the system clock is set."""
+        """The time of day, aware, in UTC. The time may step back when the system clock is set."""
 
     def monotonic(self) -> float:
         """Seconds from an unknown start, never going back: for durations and deadlines."""

@@ -49,7 +49,7 @@ def compressed_flag(compression: Compression) -> int:
 def compression_of(sys_flag: int) -> Compression | None:
     """The compression of a body with this sys_flag; None for a plain body.
 
-    Raises CompressedBodyBroken for a type that RocketMQ does not know. Source: CompressionType.findByValue.
+    Raises CompressedBodyBroken for a type that RocketMQ does not define. Source: CompressionType.findByValue.
     """
     if not sys_flag & COMPRESSED_FLAG:
         return None

@@ -1,8 +1,9 @@
 """DSNs: the databases that are brokers, and how to show them without a password.
 
 One PostgreSQL URI is one broker. A cluster is a list, `broker-a=postgresql://...;broker-b=postgresql://...`.
-This module never connects. A password may contain any percent-encoded character. `redact` shows only text that libpq
-and this module read as the same DSN; it hides any other text completely, because a password may be anywhere in it.
+This module never connects to a database. A password may contain any percent-encoded character. `redact` shows only text
+that libpq and this module read as the same DSN; it hides any other text completely, because a password may be anywhere
+in it.
 """
 
 import re

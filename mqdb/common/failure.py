@@ -58,7 +58,8 @@ class Failure:
     def properties(self, attempt: int) -> dict[str, str]:
         """The properties of the failure for a copy of the message. `attempt` counts deliveries from 1.
 
-        They always have the same six names, so that they replace an earlier failure completely; a missing value is "".
+        The properties always have the same six names, so that they replace an earlier failure completely; a missing
+        value is "".
         """
         return {
             FailureProperty.EXCEPTION.value: _beginning(self.exception),

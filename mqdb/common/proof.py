@@ -19,7 +19,7 @@ MOST_PROOFS: Final = 16
 
 
 class Proof(NamedTuple):
-    """The message at an offset of a queue. It proves the position after it."""
+    """The message at an offset of a queue. The message proves the position after it."""
 
     queue_offset: int
     log_pos: int
@@ -28,7 +28,10 @@ class Proof(NamedTuple):
 
 
 def place_of(message: ReceivedMessage) -> tuple[int, int, str, datetime]:
-    """The values from which `proof` is made. They cost less than the proof, and do not keep the message in memory."""
+    """The values from which `proof` is made.
+
+    The values cost less than the proof, and do not keep the message in memory.
+    """
     return message.queue_offset, message.log_pos, message.message_id, message.store_time
 
 
@@ -48,7 +51,7 @@ class KeptPosition(NamedTuple):
 
 
 def thinned(proofs: Sequence[Proof]) -> tuple[Proof, ...]:
-    """At most MOST_PROOFS of these ascending proofs: the first, the last, and in between more of the newer ones.
+    """At most MOST_PROOFS of these ascending proofs: the first, the last, and in between more of the newer proofs.
 
     So a client rereads little if its log was set back a little, and still has a proof if the log was set back far.
     """

@@ -26,13 +26,13 @@ class RecallHandle:
     topic: str
     broker_name: str
     deliver_ms: int
-    """The time of delivery, as its sender knows it, in milliseconds since 1970."""
+    """The time of delivery by the sender's clock, in milliseconds since 1970."""
     message_id: str
-    """The unique id, as its sender knows it."""
+    """The unique id, in the sender's form."""
 
     @property
     def unique_id(self) -> UUID:
-        """The unique id, as the broker knows it."""
+        """The unique id, in the broker's form."""
         return unique_id_of(self.message_id)
 
 

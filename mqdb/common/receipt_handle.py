@@ -1,7 +1,7 @@
 """Receipt handles of popped messages. Handles of one pop can be combined, which saves the database work.
 
-A handle is 80 hexadecimal digits. The last 16 have a bit for each selected message of a batch; the others identify the
-batch and the expiry of the handle. Handles are made and read in `mqdb/sql/consumers/pop.sql`.
+A handle is 80 hexadecimal digits. The last 16 have a bit for each selected message of a batch; the other digits
+identify the batch and the expiry of the handle. Handles are made and read in `mqdb/sql/consumers/pop.sql`.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Retry: what happens to a message that was not consumed.
 
-It is redelivered after a delay that grows with each failure, and finally goes to the group's dead letter queue.
-RocketMQ: AbstractSendMessageProcessor.consumerSendMsgBack.
+The message is redelivered after a delay that grows with each failure, and finally goes to the group's dead letter
+queue. RocketMQ: AbstractSendMessageProcessor.consumerSendMsgBack.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Retry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """The message is redelivered after the delay of this level, which may be above the last one of the table."""
+    """The message is redelivered after the delay of this level, which may be above the last level of the table."""
 
     level: int
 

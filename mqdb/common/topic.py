@@ -1,7 +1,7 @@
 """Topics: their names, which of them belong to the broker, and their configuration.
 
-The names of system topics are built only here. They are RocketMQ's, so that its users find everything under the names
-they know. RocketMQ: TopicValidator, MixAll, PermName, TopicConfig, TopicMessageType.
+The names of system topics are built only here. The names are RocketMQ's, so that its users find everything under
+familiar names. RocketMQ: TopicValidator, MixAll, PermName, TopicConfig, TopicMessageType.
 """
 
 import re

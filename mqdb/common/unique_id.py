@@ -124,7 +124,7 @@ def unique_id_of(text: str) -> uuid.UUID:
 
 
 def local_address() -> str | None:
-    """The IPv4 address from which this machine reaches others; None without a route."""
+    """The IPv4 address from which this machine reaches other machines; None without a route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(_FAR_AWAY)

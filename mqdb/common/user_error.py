@@ -2,9 +2,10 @@
 
 A listener, a hook or a callback may raise any object whose class derives from BaseException. Its `str` may fail, its
 attributes may be properties that fail, and its chain of causes may be a cycle or have a million links. mqdb describes,
-traverses and logs such an error only with the functions of this module, which raise nothing. They read the slots of
-BaseException and `type`, which no class can override. Only two operations, both guarded, run code of the error: its
-`str`, and Python's functions that write tracebacks. If that code never returns, the listener has not returned.
+traverses and logs such an error only with the functions of this module, which raise nothing. These functions read the
+slots of BaseException and `type`, which no class can override. Only two operations, both guarded, run code of the
+error: its `str`, and Python's functions that write tracebacks. If that code never returns, the listener has not
+returned.
 """
 
 import logging

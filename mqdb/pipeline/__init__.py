@@ -1,7 +1,8 @@
 """Topics in Spark: reads and writes by PySpark, and jobs built on them.
 
-It needs an extra: pip install "mqdb[spark]". This module imports each name on first use, so the command line can import
-it without Spark. No submodule has the name of a function here, because importing it would replace the function.
+The pipeline needs an extra: pip install "mqdb[spark]". This module imports each name on first use, so the command line
+can import it without Spark. No submodule has the name of a function here, because importing it would replace the
+function.
 
     source                 the data source `mqdb`, which Spark calls
     read, write, jobs      the subpackages

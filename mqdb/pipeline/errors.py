@@ -245,7 +245,7 @@ class SinkBrokerMissing(MqdbError, code=ResponseCode.INVALID_PARAMETER):
 class SinkRowInvalid(MqdbError, code=ResponseCode.MESSAGE_ILLEGAL):
     """A row of a DataFrame that cannot become a message. `row` counts from 1 in its task, `task` as Spark does, from 0.
 
-    `column` is the faulty column, or the possible ones. The error caused by the row is in `__cause__`.
+    `column` is the faulty column, or several columns that may be faulty. The error caused by the row is in `__cause__`.
     """
 
     row: int
@@ -360,7 +360,7 @@ class JarNotFound(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
 
 
 class JarMismatch(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
-    """The fetched JDBC driver is not the file with which mqdb was tested. It is not used."""
+    """The fetched JDBC driver is not the file with which mqdb was tested. The file is not used."""
 
     path: str
     expected: str

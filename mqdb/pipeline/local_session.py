@@ -1,7 +1,7 @@
 """A Spark session on this machine, set up for the pipeline.
 
-It finds a Java runtime, makes the workers use this Python, starts processes quickly, retries failed tasks (which plain
-local mode does not do), and omits the web server.
+`session` finds a Java runtime, makes the workers use this Python, starts processes quickly, retries failed tasks (which
+plain local mode does not do), and omits the web server.
 """
 
 import atexit

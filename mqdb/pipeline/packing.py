@@ -1,7 +1,7 @@
 """mqdb as a zip, for `spark-submit --py-files`, which does not accept wheels.
 
-It contains only mqdb's own modules. The nodes need the libraries of `mqdb[spark]`, some of which have binary parts that
-cannot be imported from a zip.
+The zip contains only mqdb's own modules. The nodes need the libraries of `mqdb[spark]`, some of which have binary parts
+that cannot be imported from a zip.
 """
 
 from collections.abc import Iterator

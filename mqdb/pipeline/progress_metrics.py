@@ -50,8 +50,8 @@ class SourceMetrics:
 
     The backlog counts up to the newest message at the time when the batch was planned. `min_behind`, `max_behind` and
     `total_behind` cover all queues, and `worst_queues` are the ten largest backlogs, largest first. `rows_left_out` are
-    messages in the batch for which Spark got no row: because of filters, onBadRow=skip or failOnDataLoss=false. It is
-    None if Spark does not report the start of the batch, as for the first batch of a query.
+    messages in the batch for which Spark got no row: because of filters, onBadRow=skip or failOnDataLoss=false.
+    `rows_left_out` is None if Spark does not report the start of the batch, as for the first batch of a query.
     """
 
     brokers: tuple[str, ...]

@@ -2,11 +2,11 @@
 
     spark.read.format("mqdb").option("url", "postgresql://...").option("subscribe", "orders").load()
 
-It needs no jar. Spark's filters are not pushed down: Spark keeps one planned read for all queries over a DataFrame, and
-would give the rows of the first filter to all of them; options prune instead. For the same reason a DataFrame is a
-snapshot: it reads the messages that existed at its first action. Spark's Python workers import this module, and so does
-the process in which Spark looks up data sources, which needs only the name. So methods import the modules that they
-use.
+The data source needs no jar. Spark's filters are not pushed down: Spark keeps one planned read for all queries over a
+DataFrame, and would give the rows of the first filter to all of them; options prune instead. For the same reason a
+DataFrame is a snapshot: it reads the messages that existed at its first action. Spark's Python workers import this
+module, and so does the process in which Spark looks up data sources, which needs only the name. So methods import the
+modules that they use.
 """
 
 from collections.abc import Iterator, Mapping

@@ -26,10 +26,8 @@ def handled(numbers: Iterable[int], handler: Callable[[int, FrameType | None], o
 
 @contextmanager
 def deferred(*numbers: int) -> Iterator[None]:
-    """Defer these signals to the end of the block. The first one then has its normal effect.
-
-    This uses a handler and not a signal mask, because another thread would receive the signal instead of the main
-    thread.
+    """Defer these signals to the end of the block. The first deferred signal then has its normal effect. This function
+    uses a handler and not a signal mask, because another thread would receive the signal instead of the main thread.
     """
     heard: list[int] = []
     with handled(numbers, lambda number, _frame: heard.append(number)):
@@ -41,7 +39,7 @@ def deferred(*numbers: int) -> Iterator[None]:
 class Interruption:
     """Whether a signal has asked this process to end.
 
-    It takes no lock, because a handler may run while the lock is held.
+    An Interruption takes no lock, because a handler may run while the lock is held.
     """
 
     def __init__(self) -> None:

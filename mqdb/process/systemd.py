@@ -17,7 +17,7 @@ _STOPPING: Final = b"STOPPING=1"
 
 
 class SystemdSupervisor:
-    """The systemd that supervises this process. It restarts a process that sends no sign of life for WatchdogSec."""
+    """The systemd that supervises this process. A process that sends no sign of life for WatchdogSec is restarted."""
 
     def __init__(self) -> None:
         """Remove the variables from the environment, because an embedded PostgreSQL would use them as well."""

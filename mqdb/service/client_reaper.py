@@ -1,4 +1,4 @@
-"""The client reaper: removes dead clients from their groups, so that others take over their queues.
+"""The client reaper: removes dead clients from their groups, so that other members take over their queues.
 
 A client that leaves announces this. A client whose connection ends abruptly is noticed by its presence lock within a
 second, a hanging client by its missing heartbeats. Messages that were popped before their group switched to pulling no

@@ -1,7 +1,7 @@
 """The cron sender: sends recurring messages at their times.
 
-It checks once a second, because a new cron may be due before all others, and exactly when the next known cron is due.
-RocketMQ has no counterpart.
+The cron sender checks exactly when the next known cron is due. It also checks once a second, because a new cron may be
+due before all other crons. RocketMQ has no counterpart.
 """
 
 import logging

@@ -8,8 +8,8 @@ past it, fires at the moment of the change, and several such times fire once. A 
 first occurrence.
 - An hourly cron fires whenever the clock shows one of its times: `*/5 * * * *` every five minutes, always.
 
-Two rules of APScheduler are not used. It counts days of the week from Monday as 0, and requires both day fields to
-match; the fields come from `mqdb.service.cron_text`, which has crontab's rules.
+Two rules of APScheduler are not used. APScheduler counts days of the week from Monday as 0, and requires both day
+fields to match; the fields come from `mqdb.service.cron_text`, which has crontab's rules.
 """
 
 from bisect import bisect_left

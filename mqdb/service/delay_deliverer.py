@@ -1,7 +1,7 @@
 """The delay deliverer: delivers delayed messages and retries to their queues when their time has come.
 
-It checks exactly when the next known message is due. It also checks after the dispatcher has worked, at most ten times
-a second, because a new message of a short level may be due first. RocketMQ: ScheduleMessageService.
+The deliverer checks exactly when the next known message is due. It also checks after the dispatcher has worked, at most
+ten times a second, because a new message of a short level may be due first. RocketMQ: ScheduleMessageService.
 """
 
 import logging

@@ -1,17 +1,17 @@
 """The dispatcher: assigns queue offsets to new messages, a few milliseconds after their commit.
 
-It only makes the calls; the work is done in the database. There a lock and the checkpoint's key prevent two callers
-from dispatching the same batch.
+The dispatcher only makes the calls; the work is done in the database. There a lock and the checkpoint's key prevent two
+callers from dispatching the same batch.
 
     asleep    appends place their own records (`mqdb/sql/dispatch/take_places.sql`). One that cannot (two have met, a
               record waits, or joins a user's transaction) notifies the dispatcher
     awake     checks every few milliseconds: such records arrive so fast that one batch takes several
 
-Senders notify only a sleeping dispatcher, because commits that notify wait for one another. It sleeps as soon as
-nothing waits. If many messages arrive per second, it stays awake, and appends place no records: a batch costs less than
-its messages one by one, and so do the wake-ups of consumers. PostgreSQL wakes every listener of the server for every
-announcement. So with many listeners appends also place no records, and the dispatcher makes fewer, larger batches. Both
-also happen if there are no consumers, because then no process waits for messages.
+Senders notify only a sleeping dispatcher, because commits that notify wait for one another. The dispatcher sleeps as
+soon as no message waits. If many messages arrive per second, it stays awake, and appends place no records: a batch
+costs less than its messages one by one, and so do the wake-ups of consumers. PostgreSQL wakes every listener of the
+server for every announcement. So with many listeners appends also place no records, and the dispatcher makes fewer,
+larger batches. Both also happen if there are no consumers, because then no process waits for messages.
 """
 
 import math
@@ -109,7 +109,7 @@ class Dispatcher(LoopService[DispatchResult]):
     ) -> None:
         """`on_dispatched` is called after each round, for services that work on dispatched records.
 
-        It is also called after rounds that found nothing: another session may have dispatched the records.
+        The function is also called after rounds that found nothing: another session may have dispatched the records.
         """
         super().__init__(context)
         self._config = config
@@ -224,9 +224,9 @@ class Dispatcher(LoopService[DispatchResult]):
 def _wait_until_woken(run: Run, connection: Connection, give_up_at: float, look_seconds: float) -> bool:
     """Wait for a notification, a check that finds the dispatcher woken, `give_up_at`, or the end of the service.
 
-    Returns False once a second if there are new placed records. It waits on the socket, because the driver's own wait
-    wakes up ten times a second. The driver is asked first, because the last answer may have contained a notification,
-    and whenever the socket has data.
+    Returns False once a second if there are new placed records. This function waits on the socket, because the driver's
+    own wait wakes up ten times a second. The driver is queried first, because the last answer may have contained a
+    notification, and whenever the socket has data.
     """
     below = driver(connection)
     placed_at = time.monotonic() + _LOOK_SECONDS

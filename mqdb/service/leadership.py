@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 class LeadershipConfig:
     """The configuration of leadership.
 
-    A killed leader is replaced within `poll`, a hung one within `lease` plus `poll`.
+    A killed leader is replaced within `poll`, a hung leader within `lease` plus `poll`.
     """
 
     poll: timedelta = timedelta(milliseconds=100)

@@ -57,7 +57,7 @@ class RetentionRules:
 def segment_size(sizing: SegmentSizing, rules: RetentionRules, log: Log, segments: Sequence[Segment]) -> int:
     """The number of records in the next segment, so that the kept messages fill a suitable number of segments.
 
-    It follows the rate of the last day, and is not changed while that gives a suitable number of segments.
+    The size follows the rate of the last day, and is not changed while that gives a suitable number of segments.
     """
     reserved = rules.file_reserved_time
     since, position = _start_of_observation(log, segments, log.now - min(_OBSERVATION, reserved))

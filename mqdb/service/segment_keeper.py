@@ -1,7 +1,7 @@
-"""The segment keeper: creates segments ahead of the log, and removes old ones behind it.
+"""The segment keeper: creates segments ahead of the log, and removes old segments behind it.
 
-A round goes once through the life cycle of segments (`mqdb.store.segments`). Its steps and other sessions never wait
-for each other longer than `lock_timeout`: a blocked step is left for a later round.
+A round goes once through the life cycle of segments (`mqdb.store.segments`). The keeper's steps and other sessions
+never wait for each other longer than `lock_timeout`: a blocked step is left for a later round.
 """
 
 import logging
@@ -44,7 +44,7 @@ class SegmentKeeperConfig:
     idle_interval: timedelta = timedelta(seconds=10)
     """Source:
 
-    MessageStoreConfig.cleanResourceInterval. At the end of a segment dispatch creates the next ones itself.
+    MessageStoreConfig.cleanResourceInterval. At the end of a segment, dispatch creates the next segments itself.
     """
     segments_ahead: int = 2
     sizing: SegmentSizing = field(default_factory=SegmentSizing)

@@ -92,7 +92,7 @@ class Service(ABC, Generic[CountsT]):
         return run if run is not None and run.is_late(time.monotonic()) else None
 
     def cut(self, reason: str) -> None:
-        """Cut off the running round; the next one uses a new connection."""
+        """Cut off the running round; the next round uses a new connection."""
         if (run := self._run) is not None:
             run.cut(reason)
 

@@ -1,7 +1,7 @@
 """The timer deliverer: delivers messages to their queues at their times of delivery.
 
-It checks exactly when the next known message is due. It also checks after the dispatcher has worked, at most ten times
-a second, because a new message may be due first. RocketMQ: TimerMessageStore.
+The deliverer checks exactly when the next known message is due. It also checks after the dispatcher has worked, at most
+ten times a second, because a new message may be due first. RocketMQ: TimerMessageStore.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """The timer keeper: drops the slots of timers when all of their messages are delivered.
 
-Its steps and other sessions never wait for each other longer than `lock_timeout`: a blocked step is left for a later
-round.
+The keeper's steps and other sessions never wait for each other longer than `lock_timeout`: a blocked step is left for a
+later round.
 """
 
 import logging

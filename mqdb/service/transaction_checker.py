@@ -1,7 +1,7 @@
 """The transaction checker: asks producers about half messages whose outcome they have not reported.
 
-It checks every second, so that each half message is checked when it is due; RocketMQ goes through all of them every
-transactionCheckInterval. RocketMQ: TransactionalMessageCheckService.
+The checker runs every second, so that each half message is checked when it is due; RocketMQ goes through all of them
+every transactionCheckInterval. RocketMQ: TransactionalMessageCheckService.
 """
 
 import logging

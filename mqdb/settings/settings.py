@@ -370,7 +370,7 @@ def load_settings(*, config: str | Path | None = None, **arguments: Any) -> Sett
 
 
 class UnknownVariable(NamedTuple):
-    """An environment variable that mqdb does not read. Its value is never shown, because it may be a password."""
+    """An environment variable that mqdb does not read. The value is never shown, because it may be a password."""
 
     name: str
     near: str | None

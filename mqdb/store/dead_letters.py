@@ -102,7 +102,7 @@ class DeathsByHour(NamedTuple):
 
 
 class GroupLetters(NamedTuple):
-    """The number of dead letters of a group in kept segments, including redriven ones."""
+    """The number of dead letters of a group in kept segments, including redriven letters."""
 
     group: str
     letters: int

@@ -206,7 +206,7 @@ class _TransactionalRawCursor(_TransactionalCursor, psycopg.RawCursor[Any]):
 
 
 def _refuse_unusable(_connection: DBAPIConnection, entry: ConnectionPoolEntry, _proxy: PoolProxiedConnection) -> None:
-    """Drop a connection that is not idle. The pool then opens a new one.
+    """Drop a connection that is not idle. The pool then opens a new connection.
 
     Code that uses the driver's connection may leave it unusable without SQLAlchemy's knowledge.
     """
@@ -265,7 +265,7 @@ _TRIES: Final = 25
 def steps_back(function: Callable[Concatenate[Connection, _P], _R]) -> Callable[Concatenate[Connection, _P], _R]:
     """Run a function in a transaction that waits up to 200 ms for a lock; if that is too short, retry for 5 s in all.
 
-    Between two attempts, sessions that wait behind this one for the lock get it.
+    Between two attempts, sessions that wait behind this session for the lock get it.
     """
 
     @wraps(function)

@@ -60,7 +60,7 @@ def is_ahead(time: ColumnElement[Any], length: ColumnElement[Any]) -> ColumnElem
 
 
 def given(types: Mapping[str, TypeEngine[Any]], rows: Iterable[Sequence[object]]) -> TableValuedAlias:
-    """Rows as a table for joins, with one column per type. It may be empty."""
+    """Rows as a table for joins, with one column per type. The table may be empty."""
     columns = list(zip(*rows, strict=True)) or [()] * len(types)
     arrays = [cast(list(values), ARRAY(type_)) for values, type_ in zip(columns, types.values(), strict=True)]
     return func.unnest(*arrays).table_valued(*types, name="given").render_derived("given")

@@ -1,10 +1,10 @@
 """The locks of mqdb, all in one place, so that they cannot be confused.
 
 Batches of services exclude each other by a lock on an empty table (`mqdb.try_lock`), which a role without rights on it
-cannot take. Advisory locks need no rights, so for the remaining ones it matters who holds them. The archive's lock, a
-pair (LOCK_CLASS, ARCHIVE), is valid if its holder's role may write the catalogue of the archive. A presence lock, a
-session lock on a random 64-bit number, is valid if a session of the client's own role holds it (`mqdb.is_present`).
-Each LISTEN connection draws a new number. In SQL: `mqdb/sql/log/try_lock.sql`.
+cannot take. Advisory locks need no rights, so for the remaining advisory locks it matters which session holds them. The
+archive's lock, a pair (LOCK_CLASS, ARCHIVE), is valid if its holder's role may write the catalogue of the archive. A
+presence lock, a session lock on a random 64-bit number, is valid if a session of the client's own role holds it
+(`mqdb.is_present`). Each LISTEN connection draws a new number. In SQL: `mqdb/sql/log/try_lock.sql`.
 """
 
 import secrets

@@ -3,8 +3,8 @@
 Alembic takes longer to load than the rest of a client's store, and only an upgrade needs it: every client needs the
 newest revision, which the names of the scripts give.
 
-An unreleased revision may still change. Its id ends in a fingerprint of all SQL that makes the schema, so that a
-database made from other SQL is refused and not misread.
+An unreleased revision may still change. The id of such a revision ends in a fingerprint of all SQL that makes the
+schema, so that a database made from other SQL is refused and not misread.
 
 The first two digits of a revision are its series: each minor version of mqdb starts a series. mqdb also works with
 newer revisions of its own series and of the next one, so a migration does not interrupt clients.
@@ -127,7 +127,7 @@ _version: TableClause = table("alembic_version", column("version_num"), schema="
 
 @cache
 def head() -> str:
-    """The newest revision that this mqdb knows."""
+    """The newest revision that this version of mqdb includes."""
     return max(_known())
 
 

@@ -57,7 +57,7 @@ class Receiver(NamedTuple):
     """A connected standby, or a connected subscriber to a publication."""
 
     name: str
-    """Its application_name, which synchronous_standby_names uses."""
+    """The standby's application_name, which synchronous_standby_names uses."""
     state: str | None
     sync_state: str | None
     behind_bytes: int | None

@@ -1,9 +1,9 @@
 """The choice of the server for a connection: the primary, and among several hosts the one that last answered.
 
 Behind a single address (a proxy, a virtual IP, a Kubernetes service) a connection that is opened during a switchover
-can lead to the old primary, which is now a standby. It would work but refuse each write. So a writer requests a
-primary, and never gets a connection to a standby. A promoted standby keeps its connections, and a primary that becomes
-a standby closes them: so a server keeps the role that it had when the connection was made.
+can lead to the old primary, which is now a standby. Such a connection would work but refuse each write. So a writer
+requests a primary, and never gets a connection to a standby. A promoted standby keeps its connections, and a primary
+that becomes a standby closes them: so a server keeps the role that it had when the connection was made.
 Source: PostgreSQL, "Database Connection Control Functions" (target_session_attrs), "Hot Standby" (in_hot_standby).
 """
 
@@ -57,7 +57,7 @@ class ServerChoice:
         return [primary, asked] if self._server is ServerRole.PRIMARY_FIRST else [primary]
 
     def connect(self, dsn: str) -> "psycopg.Connection[Any]":
-        """A new connection. Raises psycopg.Error, and ServerIsStandby if the DSN itself asks for a standby."""
+        """A new connection. Raises psycopg.Error, and ServerIsStandby if the DSN itself requests a standby."""
         *first, last = self.arguments()
         for attempt in first:
             try:

@@ -84,7 +84,8 @@ def can_write(connection: Connection) -> bool:
 def own_backend_start() -> ScalarSelect[datetime]:
     """The start time of this session's backend, as part of a statement.
 
-    It comes from the function below the view pg_stat_activity, which joins three relations and takes 2 ms to plan.
+    The time comes from the function below the view pg_stat_activity, which joins three relations and takes 2 ms to
+    plan.
     """
     activity = func.pg_stat_get_activity(func.pg_backend_pid())
     start = column("backend_start", DateTime(timezone=True))

@@ -93,7 +93,7 @@ def open_requests(
 ) -> list[ClientRequest]:
     """The oldest waiting requests for a client's consumer of a group, except those in `besides`.
 
-    These are being answered.
+    The client is already answering the requests in `besides`.
     """
     return client_requests.open_of(connection, client_id, group, ANSWER_TIMEOUT, besides, limit)
 

@@ -141,7 +141,7 @@ def heartbeat(connection: Connection, client_id: str) -> bool:
 def adopt(connection: Connection, client_ids: Sequence[str], host: str) -> None:
     """Count clients as connected while `host`, through which they connect, is connected; called before `register`.
 
-    Raises BrokerUnavailable if the host has lost its connection for notifications and the broker knows this.
+    Raises BrokerUnavailable if the host has lost its connection for notifications and the broker has noticed this.
     """
     with _changing(connection):
         if not clients.adopt(connection, client_ids, host):

@@ -43,7 +43,7 @@ class ConsumedBatch(NamedTuple):
 def begin(connection: Connection) -> None:
     """Begin a transaction, on a connection that is not in AUTOCOMMIT.
 
-    It reads nothing, so the isolation level can be changed.
+    This function reads nothing, so the isolation level can still be changed.
     """
     driver(connection).execute(offset_commits.MARK)
 

@@ -1,6 +1,6 @@
 """Group offsets: read and commit the progress of a group without owning its queues.
 
-This is for consumers that choose their own queues, and for commits that can also move back.
+This module is for consumers that choose their own queues, and for commits that can also move back.
 RocketMQ: DefaultLitePullConsumer, RemoteBrokerOffsetStore.
 """
 

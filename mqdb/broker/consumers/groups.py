@@ -19,7 +19,7 @@ from mqdb.store.engine import steps_back, transaction, translates
 
 
 class GroupDetails(NamedTuple):
-    """Everything that the broker knows about a group."""
+    """Everything that the broker stores about a group."""
 
     group: str
     settings: GroupSettings
@@ -77,7 +77,7 @@ def update_group(
 
     Raises NameInvalid, ParameterInvalid, AccessDenied.
     `retry_max_times` counts the deliveries after the first one. `retry_delays` are the delays after a message has
-    failed once, twice, and so on; the last one repeats. Without them the delay levels apply.
+    failed once, twice, and so on; the last delay repeats. Without them the delay levels apply.
     RocketMQ: SubscriptionGroupConfig.
     """
     given: dict[str, object] = {
@@ -109,7 +109,7 @@ def delete_group(
 ) -> list[str]:
     """Delete a group with its offsets and subscriptions; returns the topics that were deleted with it.
 
-    These are its retry topic and its DLQ, with all their messages.
+    These topics are the group's retry topic and its DLQ, with all their messages.
     Raises GroupNotFound, GroupInUse, AccessDenied.
     """
     with transaction(connection):

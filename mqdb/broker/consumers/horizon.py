@@ -36,7 +36,7 @@ def open_window(first_segment: int) -> Window:
 class Horizon(NamedTuple):
     """The segment to which dispatch wrote, and the bounds of the segments, as of the last answer.
 
-    It is valid only for logs of the same history.
+    A horizon is valid only for logs of the same history.
     """
 
     newest_segment: int = 0
@@ -44,7 +44,7 @@ class Horizon(NamedTuple):
     history: History | None = None
 
     def window(self, hints: Iterable[int]) -> Window | None:
-        """The window from the oldest of the readers' segments to the one after the newest; None if unknown.
+        """The window from the oldest of the readers' segments to the segment after the newest; None if unknown.
 
         A late committer may lower the lowest position of a segment afterwards. The pull also checks for this.
         """

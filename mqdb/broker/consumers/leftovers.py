@@ -1,7 +1,7 @@
 """Leftovers: messages that were popped and not acknowledged in a group that now pulls.
 
-They are handled like failed messages of a pulling group: they are redelivered through its retry topic, or become dead
-letters. The group's members have read past them since the change.
+Leftovers are handled like failed messages of a pulling group: they are redelivered through its retry topic, or become
+dead letters. The group's members have read past them since the change.
 """
 
 import logging

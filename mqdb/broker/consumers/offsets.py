@@ -133,8 +133,8 @@ def release_queues(connection: Connection, group: str, owned: Sequence[OwnedQueu
 def search_offset(connection: Connection, queue_key: int, time: datetime) -> int:
     """The first offset of a queue whose message was stored at `time` or later.
 
-    Before the first message this is the min offset, after the last one the max offset. Raises ParameterInvalid for a
-    time without a time zone.
+    Before the first message this is the min offset, after the last message the max offset. Raises ParameterInvalid for
+    a time without a time zone.
 
     Source: DefaultMessageStore.getOffsetInQueueByTime, BoundaryType.LOWER.
     """

@@ -105,7 +105,7 @@ class Popped(NamedTuple):
     messages: list[ReceivedMessage]
     seen: Seen
     seconds_to_next: float | None = None
-    """If no messages were found: the seconds until messages may be found, unless new ones arrive earlier. None if
+    """If no messages were found: the seconds until messages may be found, unless new messages arrive earlier. None if
     nothing is in flight.
     """
 
@@ -125,11 +125,11 @@ def pop(
 ) -> Popped:
     """Pop up to `limit` messages from these queues, given by key; the caller owns the messages for `invisible`.
 
-    One in five pops looks for redelivered messages first, the others for new ones. Messages that do not match `filter`
-    are skipped. Each message has its receipt handle. The commit waits for the disk only as part of another transaction:
-    after a server crash all handles are refused anyway. `max_reconsume_times` has the same meaning as in `send_back`.
-    If an error occurs after some messages were popped, these are returned. Raises ParameterInvalid, also for a group
-    that does not exist, AccessDenied, ConsumeModeConflict, and MessageMissing like `pull`.
+    One in five pops looks for redelivered messages first, all other pops for new messages. Messages that do not match
+    `filter` are skipped. Each message has its receipt handle. The commit waits for the disk only as part of another
+    transaction: after a server crash all handles are refused anyway. `max_reconsume_times` has the same meaning as in
+    `send_back`. If an error occurs after some messages were popped, these are returned. Raises ParameterInvalid, also
+    for a group that does not exist, AccessDenied, ConsumeModeConflict, and MessageMissing like `pull`.
     """
     if not 1 <= limit <= MAX_POPPED:
         raise ParameterInvalid("limit", limit, f"must be from 1 to {MAX_POPPED:,}")
@@ -175,8 +175,8 @@ def change_invisible(
 ) -> list[str | None]:
     """Have messages redelivered `invisible` from now, 0 for immediately; returns a new handle for each.
 
-    None stands for an acknowledged message and for an invalid handle. With `is_unread` this delivery is not counted.
-    Raises ParameterInvalid, AccessDenied, ConsumeModeConflict.
+    The result is None for an acknowledged message and for an invalid handle. With `is_unread` this delivery is not
+    counted. Raises ParameterInvalid, AccessDenied, ConsumeModeConflict.
     """
     if not receipt_handles:
         return []

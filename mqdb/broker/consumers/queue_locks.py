@@ -1,7 +1,7 @@
 """Queue locks: take queues for orderly consumption, renew the locks, give the queues back.
 
-These are the counterparts of `offsets.take_queues` and `release_queues`. A queue whose owner is gone, or that is taken
-by force, is taken only when its lock has expired. RocketMQ: LOCK_BATCH_MQ, UNLOCK_BATCH_MQ.
+The functions of this module are the counterparts of `offsets.take_queues` and `release_queues`. A queue whose owner is
+gone, or that is taken by force, is taken only when its lock has expired. RocketMQ: LOCK_BATCH_MQ, UNLOCK_BATCH_MQ.
 """
 
 from collections.abc import Sequence

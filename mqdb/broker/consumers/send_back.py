@@ -67,7 +67,7 @@ class SentBack(NamedTuple):
 def send_back(
     connection: Connection, group: str, requests: Sequence[SendBackRequest], max_reconsume_times: int | None = None
 ) -> list[SentBack]:
-    """Send messages back in the given order, all or none, in one transaction or as part of the open one.
+    """Send messages back in the given order, all or none, in one transaction or as part of the open transaction.
 
     `max_reconsume_times` is the number of retries before a message is dead; None uses the group's setting.
     Raises GroupNotFound, MessageGone if retention has dropped a message, TopicNotWritable if the retry topic was

@@ -5,5 +5,5 @@
     server_checks, replication_checks, session_checks, service_checks   checks of PostgreSQL and of the services
     log_checks, group_checks, schedule_checks                            checks of the broker's contents
 
-Checks never change anything. They read only single records of the log, except `filters`.
+Checks never change anything. Checks read only single records of the log, except the check `filters`.
 """

@@ -171,7 +171,7 @@ def graded(status: FindingStatus, seen: str, remedy: str, **figures: Value) -> l
 
 
 def one_each(found: Sequence[T], observe: Callable[[T], Observation]) -> list[Observation]:
-    """One observation for each of the first problems, and one that counts the others."""
+    """One observation for each of the first problems, and another that counts the remaining problems."""
     named = [observe(each) for each in islice(found, _NAMED)]
     left = len(found) - len(named)
     if left > 0:
@@ -209,7 +209,7 @@ def size(number: int) -> str:
 
 
 def listed(names: Iterable[object], most: int = 5) -> str:
-    """Some of the names, and the number of others."""
+    """The first of the names, and the number of the remaining names."""
     every = [str(each) for each in names]
     left = len(every) - most
     return ", ".join(every[:most]) + (f" and {left:,} more" if left > 0 else "")

@@ -1,7 +1,7 @@
 """Message statistics: the statements that count the messages of some topics, one per segment.
 
-They are run later, one by one, and together count the messages that were dispatched when the statements were made.
-RocketMQ counts messages as they are put and got (StatsItemSet), and has no figures for the past.
+The statements are run later, one by one, and together count the messages that were dispatched when the statements were
+made. RocketMQ counts messages as they are put and got (StatsItemSet), and has no figures for the past.
 """
 
 from collections import defaultdict

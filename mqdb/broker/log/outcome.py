@@ -14,9 +14,9 @@ A backend is gone when pg_stat_activity no longer shows it. On exit, it first ab
 already ended (ShutdownPostgres, called before_shmem_exit), and then clears its entry (pgstat_beshutdown_hook, called
 on_shmem_exit, which is later: ipc.c, shmem_exit). A commit that has begun is not interrupted. So a snapshot taken after
 the entry is gone sees everything that this backend will ever have committed. If a backend is killed by kill -9, all
-others end too: PostgreSQL refuses connections until recovery has settled what was committed. A restarted server shows
-no old backends. Neither does a promoted standby: the records that it has replayed are in its log, and it will replay
-nothing more.
+other backends end too: PostgreSQL refuses connections until recovery has settled what was committed. A restarted server
+shows no old backends. Neither does a promoted standby: the records that it has replayed are in its log, and it will
+replay nothing more.
 """
 
 from collections.abc import Sequence
@@ -61,7 +61,7 @@ class StoredAt(NamedTuple):
 
 
 class TopicQueue(NamedTuple):
-    """A queue with the names that users know."""
+    """A queue with the names that users see."""
 
     topic: str
     queue_id: int
@@ -85,8 +85,8 @@ def end_backend(connection: Connection, backend: Backend) -> bool:
 
     Requires AUTOCOMMIT, because a transaction always sees pg_stat_activity as of its first query. Raises StorageRefused
     if the answer is unknown, or not known yet: there is a backend that the role may not see or end (42501; of another
-    role), or the server is a standby that may still receive the commit (25006). This error says nothing about what the
-    send has stored.
+    role), or the server is a standby that may still receive the commit (25006). This error does not show whether the
+    send has stored its messages.
     """
     is_it = _activity.c.backend_start == literal(backend.started_at, DateTime(timezone=True))
     # In the list of columns: as a condition, PostgreSQL might call it first, for every backend.
@@ -116,15 +116,15 @@ def find_sent(connection: Connection, unique_ids: Sequence[UUID], after_pos: int
     as durable on this server as its producer requested; it may be missing on a standby, because ending its backend also
     ends the wait for the standby.
 
-    `after_pos` reduces the search. It can be any position known when the attempt to send began, on the connection of
-    that attempt (the lowest, if there were several attempts): `Backend.after_pos`, or the last position that an append
-    there returned. The record is above it: positions are taken inside the INSERT, from a sequence from which no session
-    takes values in advance. A position from another connection is not suitable, because a crash may set the sequence
-    back below positions that were not flushed.
+    `after_pos` reduces the search. `after_pos` can be any position known when the attempt to send began, on the
+    connection of that attempt (the lowest, if there were several attempts): `Backend.after_pos`, or the last position
+    that an append there returned. The record is above it: positions are taken inside the INSERT, from a sequence from
+    which no session takes values in advance. A position from another connection is not suitable, because a crash may
+    set the sequence back below positions that were not flushed.
 
-    This costs 1 to 3 ms for index probes, plus reading all records above both `after_pos` and the end of the key index.
-    Without `after_pos`, the whole log is read if no `mqdb serve` builds the index: 0.23 s for a million records in
-    memory.
+    The search costs 1 to 3 ms for index probes, plus reading all records above both `after_pos` and the end of the key
+    index. Without `after_pos`, the whole log is read if no `mqdb serve` builds the index: 0.23 s for a million records
+    in memory.
     """
     if not unique_ids:
         return {}

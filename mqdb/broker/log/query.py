@@ -82,8 +82,8 @@ def log_span(connection: Connection) -> LogSpan:
 def positions_since(connection: Connection, times: Sequence[datetime]) -> list[int]:
     """The number of kept positions that the log has assigned since each of the times.
 
-    This is roughly the number of messages: a transaction that was rolled back leaves a gap, and each retry has its own
-    position.
+    The number of positions is roughly the number of messages: a transaction that was rolled back leaves a gap, and each
+    retry has its own position.
     """
     past_pos = segments.log(connection).last_pos + 1
     return [past_pos - time_search.position_of_time(connection, time) for time in times]

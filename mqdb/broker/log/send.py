@@ -120,8 +120,8 @@ _MOST_STARTED_BYTES: Final = 32 * 1024
 def start_append(connection: Connection, record: Record) -> bool:
     """Send the statement that appends a record without waiting; `append` of the same record reads the answer.
 
-    Returns False if `append` has to send it as well, and report any error. This is the case for a large record, a
-    record with a later time of delivery, and the first record on a connection.
+    Returns False if `append` has to send it as well, and report any error. This function returns False for a large
+    record, a record with a later time of delivery, and the first record on a connection.
     """
     below = connection.connection.driver_connection
     assert isinstance(below, psycopg.Connection)
@@ -188,10 +188,13 @@ _PLACES: Final = {name: place for place, name in enumerate(Record._fields)}
 
 
 def statement_for(records: Sequence[Record], *, places: bool) -> tuple[PreparedStatement, Sequence[Any]]:
-    """The statement that appends records in order, with its values. It returns the fields of their LogPlace.
+    """The statement that appends records in order, with its values.
 
-    With `places` it assigns their queue offsets immediately if possible, unless a record has a later time of delivery.
-    If the queue of a record is gone, or from another history, it raises the error described in `queue_fence`.
+    The statement returns the fields of each record's LogPlace.
+
+    With `places` the statement assigns the records' queue offsets immediately if possible, unless a record has a later
+    time of delivery. If the queue of a record is gone, or from another history, it raises the error described in
+    `queue_fence`.
     """
     if len(records) == 1 and records[0].wait is None:
         return commit_log.append_one(places=places), records[0]

@@ -3,13 +3,13 @@
     one transaction    ledger row ── new? ──▶ the staged messages into the log, task by task ──▶ the stage cleared
                            └── already there: an earlier run stored it, and nothing is appended
 
-A query commits its batches in order, and after a crash reruns only the last one. If a query sends an earlier number,
+A query commits its batches in order, and after a crash reruns only the last batch. If a query sends an earlier number,
 its checkpoint was set back, or is not the one with which the sink was written. If the previous batch is missing, the
 database was set back, and the batches that the query has written since are not in the log.
 
-The ledger row and the messages are stored together or not at all, so a caller that does not know the outcome can ask
-again. Queues are not locked: dispatch assigns the offsets later. If two processes commit a batch at once, the second
-one waits at the ledger row and then finds the batch there.
+The ledger row and the messages are stored together or not at all, so a caller that has not received the outcome can
+call again. Queues are not locked: dispatch assigns the offsets later. If two processes commit a batch at the same time,
+the second process waits at the ledger row and then finds the batch there.
 
 A batch that is too large for one transaction is appended in parts, which several sessions move at the same time:
 
@@ -151,8 +151,8 @@ def append_batch(
     With `may_skip` earlier batches may be missing.
 
     `is_guest` means that the role does not own the broker. A batch with more than `part_messages` messages is only
-    begun, in parts; None stands for no limit. If the batch is in the log afterwards, its staged rows are deleted, and
-    so are those of failed attempts for it and for the batches before it.
+    begun, in parts; None means no limit. If the batch is in the log afterwards, its staged rows are deleted, and so are
+    those of failed attempts for it and for the batches before it.
     Raises TopicNotFound if a queue is gone, MessageIllegal for a delivery time beyond the broker's limit, and psycopg's
     form of AccessDenied if the role may no longer send. psycopg's OperationalError means that the outcome is unknown;
     the call can then be repeated.

@@ -1,6 +1,6 @@
 """Trace: every copy of a message, with its time of dispatch and its state in each group. RocketMQ: MessageTrack.
 
-It only reads a few rows, by the id of the message and by the queues of its copies, and counts nothing.
+A trace only reads a few rows, by the id of the message and by the queues of its copies, and counts nothing.
 """
 
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ class WaitState(StrEnum):
     DELIVERED = "DELIVERED"
     RECALLED = "RECALLED"
     DROPPED = "DROPPED"
-    """Its time has passed, but its topic did not exist."""
+    """The time of the copy has passed, but its topic did not exist."""
 
 
 @dataclass(frozen=True, slots=True)

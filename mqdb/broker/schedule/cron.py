@@ -1,7 +1,7 @@
 """Recurring sends: a message that is sent repeatedly, at the times given by a cron text.
 
-A firing is one transaction: it appends the message and advances the next time. It locks the row, so only one of two
-servers sends; and a server that is killed has done both or neither. Times are by the broker's clock.
+A firing is one transaction: it appends the message and advances the next time. A firing locks the row, so only one of
+two servers sends; and a server that is killed has done both or neither. Times are by the broker's clock.
 
 `catch_up` determines what happens for times that passed while no broker ran: `once`, the default, sends one message for
 the latest of these times; `all` sends one for each, oldest first and a limited number per transaction; `none` skips
@@ -102,7 +102,7 @@ class CronRound(NamedTuple):
 
     firings: tuple[Firing, ...]
     broken: Mapping[str, MqdbError]
-    """The crons that can no longer be read or sent, by name. They have been paused."""
+    """The crons that can no longer be read or sent, by name. These crons have been paused."""
     next_due_in: timedelta | None
     """The time until the next cron is due, 0 if it is already due; None if all are paused."""
 

@@ -50,7 +50,7 @@ class DelayRound(NamedTuple):
     skipped: Mapping[str, int]
     """The number of messages by missing topic, or topic of a missing group.
 
-    They can still be read in SCHEDULE_TOPIC_XXXX.
+    These messages can still be read in SCHEDULE_TOPIC_XXXX.
     """
     unreadable: tuple[int, ...]
     """The positions of messages without a target queue, which are skipped."""
@@ -177,7 +177,7 @@ def _window(heads: Sequence[Head]) -> DelayWindow:
 
 
 def _take(connection: Connection, heads: Sequence[Head], max_messages: int) -> tuple[_Attempt | None, list[Stray]]:
-    """Take the due messages of each level, up to the first one that the log has lost; returns the lost messages.
+    """Take the due messages of each level, up to the first message that the log has lost; returns the lost messages.
 
     Missing retry topics are created again, each once.
     """

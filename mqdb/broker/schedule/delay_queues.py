@@ -31,7 +31,7 @@ def skip_lost(
 ) -> None:
     """Let a level continue after the lost message at this offset; the messages behind it are delivered.
 
-    This is the only message that will never be delivered.
+    Only the lost message will never be delivered.
     Raises the errors of `find_lost`, and NothingLost if the level is stuck at another message, or not at all.
     """
     standing, lost = _lost(schedule.list_delays(connection), level)

@@ -16,7 +16,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 def recall_handle_of(record: Record, queue: MessageQueue, message_id: str | None = None) -> str | None:
     """The recall handle of a record for this queue; None if it has no delivery time, or is a retry.
 
-    `message_id` is the id that its sender knows, if that is not its uuid.
+    `message_id` is the id in the sender's form, if that is not the message's uuid.
     """
     match record.wait:
         case DeliverAt(milliseconds):

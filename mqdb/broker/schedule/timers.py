@@ -173,7 +173,7 @@ class _Delivery:
 
 @translates
 def deliver_due(connection: Connection, max_messages: int = MAX_MESSAGES, first_segment: int = 0) -> TimerRound:
-    """Collect new messages, and deliver due ones.
+    """Collect new messages, and deliver due messages.
 
     Does nothing while another session delivers or recalls. `first_segment` is that of the previous round, 0 at first.
     """
@@ -216,7 +216,7 @@ def first_uncollected_segment(connection: Connection) -> int:
 
 @translates
 def recall(connection: Connection, handle: str, *, actor: str | None = None) -> RecallStatus:
-    """Recall the message of a recall handle, in one transaction or as part of the open one.
+    """Recall the message of a recall handle, in one transaction or as part of the open transaction.
 
     No timer is delivered until the transaction ends. A role that does not own the broker may recall messages for a
     topic to which it may send; this takes two separate transactions, and does not delay deliveries.
@@ -234,7 +234,7 @@ def recall(connection: Connection, handle: str, *, actor: str | None = None) -> 
 
 @translates
 def recall_from(connection: Connection, topic: str, handle: str) -> str:
-    """Recall a message for a RocketMQ client, which also names the topic; returns the id that the client knows.
+    """Recall a message for a RocketMQ client, which also names the topic; returns the id in the client's form.
 
     Raises the errors of `recall`, and RecallHandleInvalid also for a handle of another topic, and if the message is not
     recalled.

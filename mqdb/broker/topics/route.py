@@ -27,7 +27,8 @@ def create_topic_automatically(
 ) -> TopicRoute:
     """The topic with this name, created from the template TBW102 if it does not exist.
 
-    It has the smaller of `queue_nums` and the template's queues, and the template's permission without INHERIT.
+    A new topic has the smaller of `queue_nums` and the template's number of queues, and the template's permission
+    without INHERIT.
     Raises NameInvalid, AccessDenied for a role that may not send to it, and TopicNotFound if the template forbids it
     (automatic topics are disabled on this broker). Source: TopicConfigManager.createTopicInSendMessageMethod.
     """

@@ -62,7 +62,7 @@ def missing_range(wanted: Iterable[OffsetRange], spans: Iterable[Span]) -> Offse
 
 @translates
 def statements(connection: Connection, parts: Sequence[Part], columns: Sequence[str], choice: Choice) -> Statements:
-    """The statements that read these parts, and those that check before and after whether everything was there."""
+    """The statements that read these parts, and those that check, before and after, that no message is missing."""
     keys = sorted({span.queue_key for part in parts for span in part.spans})
     return Statements(
         topic_ranges.read_texts(connection, parts, columns, choice),

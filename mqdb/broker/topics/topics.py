@@ -107,7 +107,7 @@ def find_uses(connection: Connection, name: str) -> TopicUses:
 def delete_topic(
     connection: Connection, name: str, *, force: bool = False, actor: str | None = None
 ) -> TopicUses | None:
-    """Delete a topic, its queues and all groups' offsets there; returns None if the topic does not exist.
+    """Delete a topic, its queues and all groups' offsets in them; returns None if the topic does not exist.
 
     Raises NameInvalid for a topic of the broker, AccessDenied.
     Raises TopicInUse while the topic is in use. With `force` the uses end in the same transaction, and are returned:

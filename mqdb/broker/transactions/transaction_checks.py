@@ -4,9 +4,9 @@
     check      for due half messages: asks a live producer of the group and of the sender's role, or gives up
 
 A producer is notified by NOTIFY, reads its checks from the rows (`open_checks`), and answers with `transactions.end`.
-If it dies, another producer is asked immediately. Rounds without a live producer do not count as checks, and neither
-does the time of immunity; RocketMQ counts both, and gives up on messages about which no producer was ever asked.
-RocketMQ: TransactionalMessageServiceImpl.check, ProducerManager.getAvailableChannel.
+If that producer dies, another producer is asked immediately. Rounds without a live producer do not count as checks, and
+neither does the time of immunity; RocketMQ counts both, and gives up on messages about which no producer was ever
+asked. RocketMQ: TransactionalMessageServiceImpl.check, ProducerManager.getAvailableChannel.
 """
 
 from collections import Counter
@@ -90,7 +90,7 @@ class Checked(NamedTuple):
 
 @translates
 def collect(connection: Connection, rules: CheckRules, limit: int) -> Collected | None:
-    """Make rows for up to `limit` new half messages, until the first one that is too young to be checked.
+    """Make rows for up to `limit` new half messages, until the first half message that is too young to be checked.
 
     The minimum age is `transaction_timeout`, so that usually all half messages have ended by then. Returns None while
     another session does this.
@@ -163,7 +163,7 @@ def _is_over(half: DueHalf, rules: CheckRules) -> bool:
 
 
 def _give_up(connection: Connection, positions: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Give up on half messages; returns the positions of those with a copy, and of lost ones, which get no copy."""
+    """Give up on half messages; returns the positions of those with a copy, and of those lost, which get no copy."""
     halves = half_messages.find(connection, positions)
     for half in halves:
         half_messages.end(connection, HalfEvent.GIVE_UP, half.key, may_be_immune=True)

@@ -35,7 +35,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """The number of dead letters with this name or number of attempts. None stands for letters without it."""
+    """The number of dead letters with this name or number of attempts. None stands for letters without this value."""
 
     name: str | int | None
     messages: int

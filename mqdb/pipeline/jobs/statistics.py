@@ -60,11 +60,11 @@ def stats(
 
     The time to dispatch lasts from the store time of a message to the checkpoint of the batch that assigned its offset:
     from then on the message can be consumed. If the sender's transaction continues after the send, that time is
-    included. It is known for the newest 1,000 batches, whose checkpoints are kept, and not across a restore of the
-    database. Messages that are dispatched before the first action on the DataFrame are counted. `since` and `until` are
-    store times by the broker's clock: moments, or durations before now. With `parquet` the rows are written to this
-    directory, which must not exist, and the DataFrame reads them from there. Raises TopicNotFound and ParameterInvalid,
-    and SegmentDropped inside an error of Spark's if retention drops a segment before it is counted.
+    included. The time to dispatch is known for the newest 1,000 batches, whose checkpoints are kept, and not across a
+    restore of the database. Messages that are dispatched before the first action on the DataFrame are counted. `since`
+    and `until` are store times by the broker's clock: moments, or durations before now. With `parquet` the rows are
+    written to this directory, which must not exist, and the DataFrame reads them from there. Raises TopicNotFound and
+    ParameterInvalid, and SegmentDropped inside an error of Spark's if retention drops a segment before it is counted.
     """
     options = _checked(dsn, topics, since, until)
     counted = _summed(spark, dsn, options)

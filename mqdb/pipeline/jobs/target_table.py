@@ -139,7 +139,8 @@ def staging(
 ) -> Callable[[Iterable[tuple[Any, ...]]], Iterator[tuple[str, int]]]:
     """The function that each task of a batch runs: it copies its rows to the stage, in its own transaction.
 
-    It yields the name of the attempt and the number of messages left out. Raises MessageUnusable unless `skip`.
+    The function yields the name of the attempt and the number of messages left out. Raises MessageUnusable unless
+    `skip`.
     """
     statement = SQL("COPY {} ({}, {}) FROM STDIN").format(
         table.stage(query_id), Identifier(_ATTEMPT), _listed([*POSITION, *table.columns])

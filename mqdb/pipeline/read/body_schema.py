@@ -1,8 +1,8 @@
 """The option `schema`: which columns a read makes from JSON bodies, and what happens to bodies that do not fit.
 
 The schema is in one of Spark's two forms, DDL or JSON. Spark parses DDL only on the JVM, and options are checked in a
-Python process without a JVM, so this module has a parser. It supports the types that JSON bodies can have. Workers
-import this module.
+Python process without a JVM, so this module has a parser. The parser supports the types that JSON bodies can have.
+Workers import this module.
 """
 
 import json

@@ -142,7 +142,7 @@ class ClusterPlanner:
         return self._planners[self._known()[name]]
 
     def _left_out(self, offset: ClusterOffset) -> dict[str, StreamOffset]:
-        """The offsets of brokers that are no longer read. They stay in the checkpoint, in case a broker returns.
+        """The offsets of brokers that are no longer read. The offsets stay in the checkpoint, in case a broker returns.
 
         Raises StreamUnreadable unless failOnDataLoss is false.
         """

@@ -1,4 +1,4 @@
-"""CREATE TABLE name USING mqdb: Spark asks for the table's columns if the statement does not list them.
+"""CREATE TABLE name USING mqdb: Spark requests the table's columns if the statement does not list them.
 
 Spark 4.3 stores the options of such a table in its catalog, but does not pass them to a Python data source when the
 table is read or written. So each statement has to give its options by WITH, and a table needs only those that choose

@@ -1,7 +1,7 @@
 """PostgreSQL's JDBC driver, added to a running Spark session: only reads by JDBC need it.
 
-It is the first of: the jar given by the caller, the jars with which the session was started, $MQDB_PG_JAR, the path
-used by Debian's libpostgresql-jdbc-java, and finally Spark's configured Maven repository.
+The driver is the first of: the jar given by the caller, the jars with which the session was started, $MQDB_PG_JAR, the
+path used by Debian's libpostgresql-jdbc-java, and finally Spark's configured Maven repository.
 """
 
 import hashlib

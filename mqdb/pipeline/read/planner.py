@@ -284,7 +284,7 @@ def limited(start: Mapping[_Place, int], end: Mapping[_Place, int], most: int) -
 
 
 def tasks(layout: Layout, queues: Mapping[int, Queue], splitting: Splitting) -> list[list[Part]]:
-    """The parts for each task: first slices, one per task, then ranges of queues, with small ones bundled."""
+    """The parts for each task: first slices, one per task, then ranges of queues, with small ranges bundled."""
     total = sum(span.past - span.first for span in layout.spans)
     largest = min(splitting.max_records_per_partition, -(-total // splitting.min_partitions) or 1)
     slices: list[list[Part]] = []

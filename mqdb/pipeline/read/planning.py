@@ -133,8 +133,8 @@ class StreamPlanner:
     def backlog(self, start: StreamOffset) -> Backlog:
         """The messages after an offset of this broker, up to the target if one is set.
 
-        Raises DataLoss if the next messages have been dropped, LogReplaced if the log is not the one read up to
-        `start`, and DatabaseReplaced.
+        Raises DataLoss if the next messages have been dropped, LogReplaced if the log is not the log that was read up
+        to `start`, and DatabaseReplaced.
         """
 
         def ask(connection: Connection) -> tuple[dict[Queue, int], _Queues]:

@@ -1,10 +1,10 @@
 """The progress of a streaming query, written as the offsets of a group, so that `mqdb.consumer_lag` shows it.
 
-It is for information only: the query continues from its checkpoint, whatever is written here. The stream's reader
-reports the offset from which Spark plans the next batch. Spark asks for this only when the previous batch has ended,
-also after a restart, and once more after the last batch of a query that ends by itself. A StreamingQueryListener was
-not used: each user would have to add it and configure it with the database. The source's commit() was not used either:
-Spark does not call it for the last batch.
+These offsets are for information only: the query continues from its checkpoint, whatever they are. The stream's reader
+reports the offset from which Spark plans the next batch. Spark plans the next batch only when the previous batch has
+ended, also after a restart, and once more after the last batch of a query that ends by itself. A StreamingQueryListener
+was not used: each user would have to add it and configure it with the database. The source's commit() was not used
+either: Spark does not call it for the last batch.
 """
 
 import logging
@@ -30,7 +30,7 @@ RETRY_SECONDS: Final = 10.0
 class GroupProgress:
     """Reports of one streaming query, by the process that plans its batches.
 
-    It connects when it has something to report.
+    The reporter connects when it has something to report.
     """
 
     def __init__(self, dsn: str, group: str) -> None:

@@ -37,8 +37,8 @@ def finished(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a batch with these columns, bodies decompressed. `decoder` makes the columns from bodies.
 
-    The rows are split into several batches if plain bodies exceed `batch_size_bytes`: they may be a thousand times as
-    large as the compressed ones, and an Arrow column holds at most 2 GiB.
+    The rows are split into several batches if plain bodies exceed `batch_size_bytes`: these may be a thousand times as
+    large as compressed bodies, and an Arrow column holds at most 2 GiB.
     """
     is_with_bodies = "body" in batch.schema.names
     for part in _with_plain_bodies(batch, reading.batch_size_bytes) if is_with_bodies else (batch,):

@@ -1,8 +1,8 @@
 """Rows that no broker would store: they end the query, are left out, or go to a separate topic.
 
 An Arrow batch is converted as a whole, because nearly all are good. If one of its rows is bad, the batch is halved
-until the bad rows are isolated. A row for the topic of bad rows is staged with the good ones, so all are in the same
-commit.
+until the bad rows are isolated. A row for the topic of bad rows is staged with the good rows, so all rows are in the
+same commit.
 """
 
 import json
@@ -61,7 +61,7 @@ _PARTS: Final[tuple[tuple[tuple[type[MqdbError], ...], tuple[str, ...]], ...]] =
 
 
 class BadRowProperty(StrEnum):
-    """The properties of a message in the topic of bad rows. Its body is the body of the row."""
+    """The properties of a message in the topic of bad rows. The body of the message is the body of the row."""
 
     REASON = "MQDB_BAD_ROW_REASON"
     COLUMN = "MQDB_BAD_ROW_COLUMN"
@@ -116,7 +116,7 @@ class TaskRows:
         return [] if topic is None else [self._message(topic, batch, invalid)]
 
     def _column(self, batch: "RecordBatch", fault: MqdbError) -> str:
-        """The name of the faulty column, or of the possible ones."""
+        """The name of the faulty column, or the names of those that may be faulty."""
         if isinstance(fault, ColumnInvalid):
             return fault.column
         parts = next(parts for errors, parts in _PARTS if isinstance(fault, errors))

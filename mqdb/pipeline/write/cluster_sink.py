@@ -4,9 +4,9 @@
     driver    asks the ledgers of all brokers ──▶ commits on one broker after the other, in the order of the url
 
 No transaction spans two brokers. If the driver dies between two commits, the batch is rerun: brokers that have it
-report this, and the others append their part. That is correct if the parts are the same as before, which `cluster_rows`
-ensures and the checksum in the ledger proves. All brokers are queried before the first commit, so a batch that one
-broker cannot accept is not appended anywhere.
+report this, and the other brokers append their part. The rerun is correct if the parts are the same as before, which
+`cluster_rows` ensures and the checksum in the ledger proves. All brokers are queried before the first commit, so a
+batch that one broker cannot accept is not appended anywhere.
 """
 
 import logging
@@ -53,7 +53,7 @@ class ClusterStaged(Staged):
 
 @dataclass(frozen=True)
 class ClusterWriting:
-    """Writes to the brokers of a list, which are given by name. It is sent to the tasks and to the commit."""
+    """Writes to the brokers of a list, which are given by name. The object is sent to the tasks and to the commit."""
 
     names: tuple[str, ...]
     writings: tuple[Writing, ...]
@@ -181,7 +181,7 @@ class ClusterWriting:
                 logger.warning("a sink continues without one of its brokers: %s", missing)
 
     def _of_broker(self, place: int, work: Callable[[_Given], _Answer]) -> Callable[[_Given], _Answer]:
-        """Wrap work so that its errors name this broker, and not others whose stages are also open."""
+        """Wrap work so that its errors name this broker, and not other brokers whose stages are also open."""
 
         def translating(given: _Given) -> _Answer:
             with translated(self.writings[place].options.target):

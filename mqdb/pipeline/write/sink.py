@@ -76,7 +76,7 @@ class Staged(WriterCommitMessage):
 
 @dataclass(frozen=True)
 class Writing:
-    """The common work of both writers, with its data. It is pickled for the tasks and for the commit."""
+    """The common work of both writers, with its data. The object is pickled for the tasks and for the commit."""
 
     options: SinkOptions
     columns: Columns

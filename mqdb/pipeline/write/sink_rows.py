@@ -1,7 +1,7 @@
 """Turns rows of a DataFrame into rows of the stage: the records that a producer would make from these messages.
 
-It runs in Spark's Python workers, for each row. It is imported only when a task has rows to write, because it imports
-most of mqdb.
+This code runs in Spark's Python workers, for each row. This module is imported only when a task has rows to write,
+because it imports most of mqdb.
 """
 
 import json
@@ -46,7 +46,7 @@ class RowMaker:
     """Makes the rows of one attempt of a task, and notes their number, their `topics` and whether any `waits`.
 
     Messages with a sharding key, or otherwise a Kafka key, go to the queue chosen by its hash, like
-    SelectMessageQueueByHash; others go to the queues in turn.
+    SelectMessageQueueByHash; other messages go to the queues in turn.
     """
 
     def __init__(

@@ -190,8 +190,8 @@ def live_principals(connection: Connection, client_id: str) -> list[str]:
 def live_checkers(connection: Connection, groups: Sequence[str]) -> dict[tuple[str, str | None], list[str]]:
     """The producers with open connections that can be asked about transactions of these groups, sorted.
 
-    They are keyed by group and role; the role is None for the owner of the broker and the members of its role. Groups
-    without such producers are left out.
+    The result is keyed by group and role; the role is None for the owner of the broker and the members of its role.
+    Groups without such producers are left out.
     """
     of_role = case((func.mqdb.is_owner(client.c.principal), null()), else_=client.c.principal)
     its_group = cast(client.c.group_name, Text)

@@ -1,7 +1,7 @@
 """Consumer offsets: how far a group has read each queue, and which member owns the queue.
 
-The committed offset is the next one to read. Each new owner raises the epoch, and every write by an owner includes its
-epoch, so late writes by an old owner match no row. Reading the epoch first and writing afterwards would allow write
+The committed offset is the next offset to read. Each new owner raises the epoch, and every write by an owner includes
+its epoch, so late writes by an old owner match no row. Reading the epoch first and writing afterwards would allow write
 skew, so each change is one UPDATE. RocketMQ: ConsumerOffsetManager, RebalanceLockManager. In SQL:
 `mqdb/sql/consumers/next_epoch.sql`.
 """

@@ -6,7 +6,7 @@ consumer commits one row for each queue that has advanced (`poll_commits`). The 
 `consumer_offset` or the end of its newest row here, whichever is later.
 
 Rows are appended instead of updating one row, because while any session of the database holds an old snapshot, each
-update makes the next one slower.
+update makes the next update slower.
 
 Two transactions never consume the same message. An append takes a share lock on the row of `consumer_offset`, which
 must have its owner and epoch; a session that takes the queue first updates this row. One of the two sessions waits for
@@ -113,9 +113,9 @@ def fold(
 ) -> list[OwnedQueue]:
     """Move the group forward to the given offsets, or to later commits here; returns the new offsets.
 
-    The caller has locked the rows in `consumer_offset` by an earlier statement, because this one has to see all commits
-    up to that lock. `floors` are the stored offsets by queue. The rows below them are already merged (and dead, while a
-    session holds an old snapshot) or were passed by other consumers. Without queues the result is empty.
+    The caller has locked the rows in `consumer_offset` by an earlier statement, because this statement has to see all
+    commits up to that lock. `floors` are the stored offsets by queue. The rows below them are already merged (and dead,
+    while a session holds an old snapshot) or were passed by other consumers. Without queues the result is empty.
     """
     if not owned:
         return []
@@ -172,9 +172,10 @@ def _is_same(own: TableValuedAlias) -> ColumnElement[bool]:
 
 @cache
 def _append_text(*, is_marked: bool) -> str:
-    """The statement that appends a commit. It raises an error for a queue that is not owned, and for a missing mark.
+    """The statement that appends a commit.
 
-    It has to be an error because COMMIT has already been sent, and must find a failed transaction.
+    The statement raises an error for a queue that is not owned, and for a missing mark. An error is needed because
+    COMMIT has already been sent, and must find a failed transaction.
     """
     *columns, history = OffsetCommit._fields
     commit = {name: cast(bindparam(name), offset_commit.c[name].type) for name in columns}

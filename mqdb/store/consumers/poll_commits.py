@@ -1,8 +1,8 @@
 """Poll commits: offsets of a polling consumer, appended to `offset_commit` by each commit that moves forward.
 
-A commit is one statement and one round trip. It takes a share lock on the rows of `consumer_offset`, which must have
-its epochs: a session that takes a queue or sets its offset first updates that row. A commit that moves back is rare,
-and sets the row itself, as merging does.
+A commit is one statement and one round trip. The commit takes a share lock on the rows of `consumer_offset`, which must
+have its epochs: a session that takes a queue or sets its offset first updates that row. A commit that moves back is
+rare, and sets the row itself, as merging does.
 """
 
 from collections.abc import Mapping, Sequence

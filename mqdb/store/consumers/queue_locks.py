@@ -1,6 +1,6 @@
 """Queue locks: the client that consumes a queue in order, and the time until which it may do so exclusively.
 
-Ownership of a queue ends with its owner's membership, within a second of its death. That is too early for a queue that
+Ownership of a queue ends with its owner's membership, within a second of its death. This is too early for a queue that
 is consumed in order: the owner may only have lost its connection, and be in the middle of a message. So there is also a
 lock. A lock ends when its owner releases it, or when it expires without having been renewed, which the owner also
 notices.

@@ -1,4 +1,4 @@
-"""Consume queues: the record at each offset of a queue. This module reads them; `mqdb.dispatch` writes them.
+"""Consume queues: the record at each offset of a queue. This module reads consume queues; `mqdb.dispatch` writes them.
 
 Offsets are dense, so the difference between two offsets is the number of entries between them. RocketMQ: ConsumeQueue.
 """
@@ -194,7 +194,7 @@ _ARRAYS = (*_REQUEST, "tag_codes")
 def pull_statement() -> NumberedStatement:
     """The statement of a pull without a filter.
 
-    Its parameters are numbered, for a cursor that sends the text unchanged. Other cursors parse text of more than 4,096
+    The parameters are numbered, for a cursor that sends the text unchanged. Other cursors parse text of more than 4,096
     characters each time, which takes 63 µs, and a selector may have any length.
     """
     return numbered(_pull())

@@ -1,8 +1,8 @@
 """The commit log: records in order of arrival, written once.
 
-An append is one INSERT, without a counter and without waiting for a lock. Its position comes from a sequence. While the
-dispatcher sleeps and no other session appends, the statement also gives the record its offset in the queue, and
-notifies the consumers; otherwise dispatch does. In SQL: `mqdb/sql/dispatch/take_places.sql`. RocketMQ: CommitLog.
+An append is one INSERT, without a counter and without waiting for a lock. The record's position comes from a sequence.
+While the dispatcher sleeps and no other session appends, the statement also gives the record its offset in the queue,
+and notifies the consumers; otherwise dispatch does. In SQL: `mqdb/sql/dispatch/take_places.sql`. RocketMQ: CommitLog.
 
 Records with a later time of delivery are appended by another statement, in which the database decides where each record
 goes: the delivery time is by its clock, and the current levels apply. This statement can also append records that do
@@ -108,7 +108,7 @@ _PLACED_OFFSET: Final = func.nullif(
 
 @cache
 def append_one(*, places: bool) -> PreparedStatement:
-    """Append one record. It is refused if its queue is gone or from another history.
+    """Append one record. The record is refused if its queue is gone or from another history.
 
     With `places`, the statement tries to assign the offset immediately; only the owner may do this, in a transaction
     that ends with the statement.

@@ -1,10 +1,10 @@
 """The number of messages by topic, tag and hour, and the times between storing and dispatching them.
 
 The transaction of a dispatch batch writes the batch's entries and its checkpoint, so both rows have the same xmin: it
-shows exactly which batch assigned a message's offset, even for a straggler, and when. VACUUM does not change xmin. This
-works as far back as checkpoints are kept (`KeeperConfig.checkpoints_kept`), and not across the adoption of a restored
-database, whose rows were written by other transactions. Messages dispatched earlier have no time in these statistics. A
-message that was placed by its append has no xid, and did not wait. In SQL: `mqdb/sql/dispatch/adopt.sql`.
+shows exactly which batch assigned a message's offset, even for a straggler, and when. VACUUM does not change xmin. The
+statistics reach back as far as checkpoints are kept (`KeeperConfig.checkpoints_kept`), and not across the adoption of a
+restored database, whose rows were written by other transactions. Messages dispatched earlier have no time in these
+statistics. A message that was placed by its append has no xid, and did not wait. In SQL: `mqdb/sql/dispatch/adopt.sql`.
 """
 
 from collections import defaultdict

@@ -1,8 +1,8 @@
 """The records of one message, and the state of each: in its queue, on the schedule, in its transaction.
 
 All copies of a message have its unique id. One statement finds them and reads everything about them, so that all data
-are from one moment. It uses the indexes of `mqdb.find_records`, timer_msg_id, commit_log_pkey and queue_run_offset. In
-SQL: `mqdb/sql/acl/is_own.sql`, `mqdb/sql/log/find_records.sql`.
+are from one moment. The statement uses the indexes of `mqdb.find_records`, timer_msg_id, commit_log_pkey and
+queue_run_offset. In SQL: `mqdb/sql/acl/is_own.sql`, `mqdb/sql/log/find_records.sql`.
 """
 
 from datetime import datetime

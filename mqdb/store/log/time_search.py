@@ -2,9 +2,9 @@
 
 Store times ascend along the log, so a search there gives the position of a time: records at this position or above were
 stored then or later. Positions also ascend along a queue, except for messages of long transactions, which enter the
-queue late. So a position that is high enough proves that the first such message is not behind it; one that is too low
-proves nothing. The result of a search in the queue is therefore checked: up to 100,000 messages before it are examined,
-and if one of them is high enough, the search continues before it.
+queue late. So a position that is high enough proves that the first such message is not behind it; a position that is
+too low proves nothing. The result of a search in the queue is therefore checked: up to 100,000 messages before it are
+examined, and if one of them is high enough, the search continues before it.
 """
 
 from collections.abc import Callable, Generator, Sequence

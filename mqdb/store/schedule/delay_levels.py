@@ -42,8 +42,8 @@ def find(connection: Connection) -> DelayLevels:
 def replace(connection: Connection, levels: DelayLevels) -> None:
     """Replace the levels, in the caller's transaction.
 
-    SCHEDULE_TOPIC_XXXX gets a queue for each new level. It keeps the queues of removed levels, whose waiting messages
-    are delivered at their times.
+    SCHEDULE_TOPIC_XXXX gets a queue for each new level. The topic keeps the queues of removed levels, whose waiting
+    messages are delivered at their times.
     """
     rows = [{"level": level, "delay": delay} for level, delay in enumerate(levels.delays, start=1)]
     upsert = insert(delay_level).values(rows)

@@ -119,7 +119,7 @@ def _entries(level: FromClause, past: ColumnElement[int] = LAST_OFFSET) -> Table
 def look_text() -> str:
     """The query for the head of each level and its due range, at most `limit` messages. Uses queue_run_offset.
 
-    Reads only the due messages and the first one behind them.
+    Reads only the due messages and the first message behind them.
     """
     level = _levels()
     cq = _entries(level)

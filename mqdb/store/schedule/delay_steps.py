@@ -1,7 +1,7 @@
 """Steps of the delivery of delayed messages: each copies the due messages of a level, and stores the level's progress.
 
-A step is one row of `delay_offset`, appended in the transaction that makes the copies. Its key (level, seq) prevents a
-step from being taken twice. RocketMQ: ScheduleMessageService, delayOffset.json.
+A step is one row of `delay_offset`, appended in the transaction that makes the copies. The key of the row (level, seq)
+prevents a step from being taken twice. RocketMQ: ScheduleMessageService, delayOffset.json.
 """
 
 from collections.abc import Mapping, Sequence
@@ -236,7 +236,7 @@ def find_strays(connection: Connection, steps: Sequence[DelayStep], window: Dela
 
 
 def find_gaps(connection: Connection, steps: Sequence[DelayStep], window: DelayWindow) -> list[Stray]:
-    """For each step that has such a message, the first one without an entry.
+    """For each step that has such a message, the first message without an entry.
 
     Nothing else is known about the message.
     """

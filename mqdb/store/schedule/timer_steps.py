@@ -1,7 +1,7 @@
 """Steps of the timer deliverer: the progress of collecting and delivering timers.
 
-A step is one row of `timer_step`, appended in the transaction whose progress it stores. Its key prevents a step from
-being taken twice. RocketMQ: TimerCheckpoint.
+A step is one row of `timer_step`, appended in the transaction whose progress it stores. The key of the row prevents a
+step from being taken twice. RocketMQ: TimerCheckpoint.
 """
 
 from typing import Any, NamedTuple

@@ -112,7 +112,7 @@ def collect_text() -> str:
 
 
 def _copy(record: FromClause, *order: ColumnElement[Any], sources: FromClause | None = None) -> Insert:
-    """The insert of records into their target queues, except recalled ones."""
+    """The insert of records into their target queues, except recalled records."""
     target = target_of(record)
     values: dict[str, ColumnElement[Any]] = {name: record.c[name] for name in _COPIED}
     values |= {"queue_key": target.c.queue_key, **delivered(record, record.c.deliver_ms)}
@@ -148,7 +148,10 @@ def deliver_due_text() -> str:
 
 @cache
 def deliver_behind_text() -> str:
-    """The statement that removes due rows of slot 0, whether they have a queue or not. It returns one row per topic."""
+    """The statement that removes due rows of slot 0, whether they have a queue or not.
+
+    The statement returns one row per topic.
+    """
     mine = timer.alias("mine")
     found = (
         select(mine.c.deliver_ms, mine.c.log_pos, copied_bytes(mine).label("size"))

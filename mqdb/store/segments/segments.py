@@ -80,7 +80,7 @@ def needed_from(segments: Sequence[Segment]) -> int:
 
 
 def room(segments: Sequence[Segment], last_pos: int) -> int:
-    """The number of free positions after the last one in existing segments."""
+    """The number of free positions in existing segments, after the last used position."""
     return max(max((each.end_pos for each in segments), default=0) - last_pos - 1, 0)
 
 

@@ -116,7 +116,7 @@ def remove_deleted(connection: Connection, queues: int) -> int | None:
     """Remove up to `queues` queues of a topic that has lost its name (`mqdb.drop_topics`), and finally the topic.
 
     Returns the number of removed topics; None if no topic has lost its name. The topic is chosen at random, so that a
-    session that commits offsets in one topic does not block all others.
+    session that commits offsets in one topic does not block all other topics.
     """
     is_deleted = func.starts_with(topic.c.topic, func.mqdb.deleted_prefix())
     topic_id = connection.scalar(select(topic.c.topic_id).where(is_deleted).order_by(func.random()).limit(1))

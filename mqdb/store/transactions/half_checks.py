@@ -276,7 +276,10 @@ def ask(connection: Connection, client_of: Sequence[tuple[int, str]], interval: 
 
 
 def postpone(connection: Connection, positions: Sequence[int], interval: timedelta) -> None:
-    """Postpone the checks of half messages without a live producer by the interval. It does not count as a check."""
+    """Postpone the checks of half messages without a live producer by the interval.
+
+    Postponing does not count as a check.
+    """
     later = update(half_message).where(hm.log_pos.in_(positions))
     connection.execute(later.values(check_client=None, **_from_now(interval)))
 

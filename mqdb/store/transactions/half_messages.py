@@ -1,9 +1,10 @@
 """Half messages: the state row that each one gets, and the copy that a commit makes of it.
 
-A half message is a record in RMQ_SYS_TRANS_HALF_TOPIC. Its row is made by its END or by the checker's first scan,
-whichever comes first: an INSERT that conflicts with a row becomes an UPDATE, which waits for the transaction that holds
-the row and makes only transitions allowed by `mqdb.common.transaction`. The row is kept as long as the log has the
-record, so a repeated END, however late, finds that it is too late. RocketMQ: TransactionalMessageBridge.
+A half message is a record in RMQ_SYS_TRANS_HALF_TOPIC. The row of a half message is made by its END or by the checker's
+first scan, whichever comes first: an INSERT that conflicts with a row becomes an UPDATE, which waits for the
+transaction that holds the row and makes only transitions allowed by `mqdb.common.transaction`. The row is kept as long
+as the log has the record, so a repeated END, however late, finds that it is too late. RocketMQ:
+TransactionalMessageBridge.
 """
 
 from collections.abc import Iterable, Sequence
@@ -114,7 +115,7 @@ def _property(name: str) -> ColumnElement[str]:
 def _queue_of(
     topic_name: ColumnElement[str], queue_id: ColumnElement[int], is_there: ColumnElement[bool] | None = None
 ) -> ScalarSelect[int]:
-    """The key of a queue, or of another one if its topic now has fewer queues; NULL without a queue."""
+    """The key of a queue, or of another queue if its topic now has fewer queues; NULL without a queue."""
 
     def of_topic(wanted: ColumnElement[int]) -> ScalarSelect[int]:
         return select(wanted).where(topic.c.topic == topic_name).correlate_except(topic).scalar_subquery()
@@ -196,9 +197,9 @@ def state_of(connection: Connection, log_pos: int) -> HalfState:
 def end_text(event: HalfEvent) -> str:
     """The statement that moves a half message to the state after the event, and makes a copy if the event needs one.
 
-    The statement does both or nothing. If it returns no row, the event is not allowed in the current state, or the half
-    message is not the expected one. Parameters: positions (one), lowest_pos, past_pos, group, unique_id, may_be_immune.
-    Uses commit_log_pkey and half_message_pkey.
+    The statement does both or nothing. If it returns no row, the event is not allowed in the current state, or the
+    record is not the expected half message. Parameters: positions (one), lowest_pos, past_pos, group, unique_id,
+    may_be_immune. Uses commit_log_pkey and half_message_pkey.
     """
     source, target = source_of(event), target_of(event)
     wanted = _wanted()
@@ -290,8 +291,8 @@ class HalfKey(NamedTuple):
 def end(connection: Connection, event: HalfEvent, half: HalfKey, *, may_be_immune: bool) -> tuple[bool, int | None]:
     """Apply an event to a half message; returns whether it was applied, and the position of the copy.
 
-    It is not applied if the half message does not exist, is in a state in which the event is not allowed, or is immune
-    although `may_be_immune` is false. If the queue of the copy is gone, the error of `queue_fence` is raised.
+    The event is not applied if the half message does not exist, is in a state in which the event is not allowed, or is
+    immune although `may_be_immune` is false. If the queue of the copy is gone, the error of `queue_fence` is raised.
     """
     parameters = {"positions": _array([half.log_pos])} | _bounds([half.log_pos])
     parameters |= {"group": half.producer_group, "unique_id": half.msg_id, "may_be_immune": may_be_immune}
@@ -305,8 +306,8 @@ def end(connection: Connection, event: HalfEvent, half: HalfKey, *, may_be_immun
 def resume(connection: Connection, log_pos: int) -> bool:
     """Resume the checks of a discarded half message immediately, counting from 0; returns False if it is not discarded.
 
-    Its age starts again: until it ends, `stored_at` is the time of the resume. With its old age the checker's next
-    round would give it up again.
+    The age of the half message starts again: until it ends, `stored_at` is the time of the resume. With the old age the
+    checker's next round would give up the half message again.
     """
     event = HalfEvent.RESUME
     now = func.mqdb.now()
@@ -338,8 +339,8 @@ def first_pos() -> ScalarSelect[int]:
 def prune(connection: Connection, limit: int) -> int:
     """Remove the rows of up to `limit` half messages that are no longer in the log; returns their number.
 
-    None of them is PREPARED: the log keeps PREPARED half messages, and the checker ends lost ones. Uses
-    half_message_pkey.
+    None of these half messages is PREPARED: the log keeps PREPARED half messages, and the checker ends those that are
+    lost. Uses half_message_pkey.
     """
     gone = select(hm.log_pos).where(hm.log_pos < first_pos(), hm.state != HalfState.PREPARED)
     gone = gone.order_by(hm.log_pos).limit(limit)

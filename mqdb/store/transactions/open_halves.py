@@ -15,7 +15,10 @@ from mqdb.store.transactions.half_messages import PREPARED, hm
 
 
 class OpenHalves(NamedTuple):
-    """The number of open half messages. Those too young for a check do not count, because most will soon end."""
+    """The number of open half messages.
+
+    Half messages too young for a check do not count, because most will soon end.
+    """
 
     prepared: int
     discarded: int
@@ -41,7 +44,7 @@ def count(connection: Connection) -> OpenHalves:
 
 @translates
 def unasked_groups(connection: Connection, groups: Collection[str]) -> set[str]:
-    """The producer groups, out of these, that have open half messages about which no client is being asked.
+    """The given producer groups that have open half messages about which no client is being asked.
 
     Uses half_message_check_at.
     """
