@@ -196,7 +196,7 @@ def _check(uri: str, dsn: str) -> None:
 
 
 def _fault(options: str | None) -> str:
-    """Why libpq refuses something that looks like a URI, without quoting it."""
+    """The reason why libpq refuses a text that looks like a URI, without quoting the text."""
     for number, option in enumerate(options.split("&") if options else (), start=1):
         name, equals, value = option.partition("=")
         if not equals or "=" in value:

@@ -115,8 +115,8 @@ def parse_unique_id(text: object) -> uuid.UUID:
 def unique_id_of(text: str) -> uuid.UUID:
     """The uuid for the id of any client: 32 hexadecimal digits are a uuid; for any other string its MD5 is used.
 
-    RocketMQ 5's SDKs put 01, the version of their ids, before these digits. Java clients with an IPv6 address make 56
-    digits, and other clients may use anything.
+    RocketMQ 5's SDKs put 01, the version of their ids, before these digits. Java clients with an IPv6 address create
+    ids of 56 digits, and other clients may use any string.
     """
     if found := _UNIQUE_ID.fullmatch(text):
         return uuid.UUID(hex=found[1])

@@ -1,4 +1,4 @@
-"""The pace of a loop: no pause while there is more work, short pauses while there is some, otherwise growing pauses."""
+"""The pace of a loop: no pause while work remains, a short one after a round with work, then growing pauses."""
 
 from dataclasses import dataclass
 from datetime import timedelta

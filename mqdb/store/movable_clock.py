@@ -1,4 +1,4 @@
-"""The broker's clock, which tests of mqdb and of programs that use it can move in their own database."""
+"""The broker's clock, which tests of mqdb, and of programs that use mqdb, can move in their own database."""
 
 from datetime import timedelta
 from typing import Final

@@ -94,8 +94,8 @@ own_namespace = table("own_namespace", column("namespace", Text), schema="mqdb")
 class _Name(TypeDecorator[str]):
     """A name that is stored in full, but given and shown without the role's namespace: `mqdb/sql/acl/namespace.sql`.
 
-    Bound values in a statement are completed, and returned values are shortened. In comparisons of columns names are
-    complete.
+    Bound values in a statement are completed, and returned values are shortened. Comparisons between columns use
+    complete names.
     """
 
     impl = Text

@@ -5,8 +5,8 @@
     change_invisible    longer, for a listener that still runs; shorter, for one that has failed
     nothing             when the time has passed, the next pop redelivers the message, with one more attempt
 
-A message that was delivered as often as the group allows goes to %DLQ%group at the next pop. RocketMQ leaves this to
-its proxy. RocketMQ: PopMessageProcessor, AckMessageProcessor, ChangeInvisibleTimeProcessor.
+A message that was delivered as often as the group allows goes to %DLQ%group at the next pop. RocketMQ leaves such
+messages to its proxy. RocketMQ: PopMessageProcessor, AckMessageProcessor, ChangeInvisibleTimeProcessor.
 """
 
 import logging

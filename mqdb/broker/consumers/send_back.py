@@ -162,7 +162,7 @@ def _waiting(level: int | None, topic: str, queue_id: int) -> dict[str, str]:
 
 
 def _milliseconds(delay: timedelta, most: int | None) -> int:
-    """Milliseconds, rounded up because messages are never early, and within the broker's limit for timers."""
+    """Milliseconds, rounded up because messages are never delivered early, and within the broker's limit for timers."""
     milliseconds = max(-(-min(delay, _LONGEST_DELAY) // timedelta(milliseconds=1)), 0)
     return milliseconds if most is None else min(milliseconds, most)
 

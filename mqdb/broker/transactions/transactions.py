@@ -169,7 +169,8 @@ def list_halves(
 ) -> list[HalfMessage]:
     """Half messages in these states, or in all states, optionally of one group; oldest first.
 
-    A role that does not own the broker gets those for topics that it may operate, once the checker has found them.
+    A role that does not own the broker gets only half messages for topics that it may operate, once the checker has
+    found them.
     """
     if acl.is_guest(connection):
         return own_halves.operated(connection, states, group, limit)

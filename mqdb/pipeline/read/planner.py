@@ -205,7 +205,7 @@ def is_of_same_database(offset: StreamOffset, broker: BrokerIdentity, *, fail_on
 def of_same_topics(
     offset: StreamOffset, queues: Mapping[Queue, QueueBounds], *, fail_on_data_loss: bool
 ) -> dict[Queue, int]:
-    """The offsets of the topics that have not been deleted and created again since.
+    """The offsets of the topics that have not been deleted and created again since the offsets were stored.
 
     If a topic has been created again, all its queues are new. Raises DataLoss in this case if `fail_on_data_loss`.
     """

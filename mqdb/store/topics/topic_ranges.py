@@ -2,7 +2,7 @@
 
 A read needs the bounds of queues, the segments of a range, and the statement that reads part of one segment. This
 statement names the partitions of its segment, so it takes no lock for which a send, a pull or retention waits. Other
-processes run it with their own driver, so its values are literals.
+processes run this statement with their own drivers, so its values are literals.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
