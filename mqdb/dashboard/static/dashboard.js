@@ -138,7 +138,7 @@ for (const [key, what] of [["/", "Search"], ["?", "These keys"], ...[...goals].m
 }
 let hasGone = -Infinity;
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.altKey || event.metaKey || event.target.closest("input, textarea, select, dialog")) return;
+  if (event.ctrlKey || event.altKey || event.metaKey || event.target.closest("input, textarea, select, dialog[open]")) return;
   if (event.key === "/") {
     const field = document.querySelector("main input[type=search], main form input:not([type=hidden])") || document.querySelector(".find input");
     if (!field) return;
