@@ -15,6 +15,7 @@ from mqdb.common.topic import dlq_topic
 from mqdb.dashboard.endpoint import Page
 from mqdb.dashboard.pages.redrives import find_letter, redrive
 from mqdb.dashboard.views.bodies import editable_text, plain_body, show_body
+from mqdb.dashboard.views.tracebacks import traceback_parts
 from mqdb.dashboard.visit import Visit
 from mqdb.errors import TopicNotFound
 from mqdb_client import CauseOfDeath, DeadLetterFilter, LatestMessages, ReceivedMessage
@@ -47,8 +48,8 @@ def letters(visit: Visit) -> Response:
     except TopicNotFound:
         found = LatestMessages([], 0, None)
     redriven = visit.broker.dead_letters.redriven([each.log_pos for each in found.messages])
-    rows = [_row(each, redriven.get(each.log_pos)) for each in found.messages]
     may_read, may_redrive = _may(visit, group)
+    rows = [letter_row(each, redriven.get(each.log_pos), may_read, may_redrive) for each in found.messages]
     return visit.page(
         "letters.html",
         group=group,
@@ -64,8 +65,8 @@ def _may(visit: Visit, group: str) -> tuple[bool, bool]:
     return visit.rights.may(dlq_topic(group), "read"), visit.rights.may(group, "operate_group")
 
 
-class _Row(NamedTuple):
-    """A letter on a line."""
+class LetterRow(NamedTuple):
+    """A letter on a line. Texts that the person may not see are None."""
 
     message_id: str
     died: datetime
@@ -76,14 +77,15 @@ class _Row(NamedTuple):
     redriven_at: datetime | None
 
 
-def _row(message: ReceivedMessage, redriven_at: datetime | None) -> _Row:
+def letter_row(message: ReceivedMessage, redriven_at: datetime | None, may_read: bool, may_redrive: bool) -> LetterRow:
+    """The line of a letter, for a person who may read the letters of the group, redrive them, or do neither."""
     said = message.properties.get
-    return _Row(
+    return LetterRow(
         message.message_id,
         message.store_time,
         said(Property.RETRY_TOPIC),
-        said(FailureProperty.EXCEPTION),
-        said(FailureProperty.MESSAGE),
+        said(FailureProperty.EXCEPTION) if may_read or may_redrive else None,
+        said(FailureProperty.MESSAGE) if may_read else None,
         message.reconsume_times,
         redriven_at,
     )
@@ -101,6 +103,7 @@ def letter(visit: Visit) -> Response:
         "letter.html",
         group=group,
         letter=found,
+        traceback=traceback_parts(found.traceback or ""),
         redrives=redrives,
         can_edit=can_edit,
         edit=editable_text(body) if can_edit and visit.query.has("edit") else None,

@@ -39,9 +39,17 @@ function prepare(root) {
   }
 }
 
+// A frame that hides a part of its content beside it fades out at that edge.
+function fade(frame) {
+  const hidden = getComputedStyle(frame).overflowX === "visible" ? 0 : frame.scrollWidth - frame.clientWidth;
+  frame.classList.toggle("cut-start", hidden > 1 && frame.scrollLeft > 1);
+  frame.classList.toggle("cut-end", hidden > 1 && frame.scrollLeft < hidden - 1);
+}
+
 // What is larger than its frame is moved by the arrow keys, so it takes the focus.
 function focusable() {
-  for (const frame of document.querySelectorAll(".wide, pre")) {
+  document.querySelectorAll(".wide, .top nav ul:first-child, .traceback pre").forEach(fade);
+  for (const frame of document.querySelectorAll(".wide, pre:not([data-tail] pre)")) {
     if (frame.scrollWidth > frame.clientWidth || frame.scrollHeight > frame.clientHeight) {
       frame.tabIndex = 0;
       frame.setAttribute("role", "region");
@@ -55,6 +63,8 @@ function focusable() {
 prepare(document);
 focusable();
 window.addEventListener("resize", focusable);
+document.addEventListener("scroll", (event) => { if (event.target.matches?.(".wide, .top nav ul, .traceback pre")) fade(event.target); }, true);
+document.addEventListener("toggle", focusable, true);
 document.addEventListener("htmx:load", focusable);
 document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 document.addEventListener("htmx:load", (event) => prepare(event.detail.elt.parentNode || document));
@@ -66,7 +76,28 @@ document.addEventListener("htmx:beforeSwap", (event) => {
   }
 });
 
-// A live part gets its text from a stream, as long as somebody looks. What the reader has opened stays open.
+// A new text for a live part. What the reader has opened stays open, tables stay where they were moved, and the focus stays
+// on its link. While some of the part is selected, it is left as it is.
+function renew(part, text) {
+  const selection = getSelection();
+  if (!selection.isCollapsed && part.contains(selection.anchorNode)) return;
+  const open = [...part.querySelectorAll("details[open]")].map((each) => each.id);
+  const moved = [...part.querySelectorAll(".wide")].map((each) => each.scrollLeft);
+  const focused = part.contains(document.activeElement) ? document.activeElement : null;
+  const place = focused?.closest("details")?.id;
+  part.innerHTML = text;
+  for (const id of open) document.getElementById(id)?.setAttribute("open", "");
+  part.querySelectorAll(".wide").forEach((each, number) => { each.scrollLeft = moved[number] ?? 0; });
+  prepare(part);
+  focusable();
+  if (!focused) return;
+  const [goal] = focused.matches("summary")
+    ? part.querySelectorAll(`#${place} > summary`)
+    : [...part.querySelectorAll(focused.tagName)].filter((each) => each.getAttribute("href") === focused.getAttribute("href"));
+  goal?.focus({ preventScroll: true });
+}
+
+// A live part gets its text from a stream, as long as somebody looks. The stream may bring several parts of it.
 const streams = new Map();
 function follow() {
   for (const part of document.querySelectorAll("[data-live]")) {
@@ -80,11 +111,14 @@ function follow() {
     const stream = new EventSource(part.dataset.live);
     stream.onmessage = (event) => {
       if (!event.data) return;
-      const open = [...part.querySelectorAll("details[open]")].map((each) => each.id);
-      part.innerHTML = event.data;
-      for (const id of open) document.getElementById(id)?.setAttribute("open", "");
-      prepare(part);
-      focusable();
+      const fresh = document.createElement("template");
+      fresh.innerHTML = event.data;
+      const parts = fresh.content.querySelectorAll("[data-part]");
+      if (!parts.length) renew(part, event.data);
+      for (const each of parts) {
+        const shown = part.querySelector(`[data-part=${each.dataset.part}]`);
+        if (shown) renew(shown, each.innerHTML);
+      }
     };
     streams.set(part, stream);
   }

@@ -78,7 +78,7 @@ def test_a_new_user_sees_a_message_fail_repairs_it_and_sends_it_back(page: "Page
         expect(body).to_have_value("one\napple")
         body.fill("one\napple, price 3")
         page.get_by_role("button", name="Show what the redrive would do").click()
-        expect(page.locator("main")).to_contain_text("1 of 1 go to group pricing once more")
+        expect(page.locator("main")).to_contain_text("1 of 1 would go to group pricing again")
         assert pricing.messages == []
         page.get_by_role("button", name="Redrive 1 now").click()
         page.get_by_text("1 of 1 is on the way to group pricing").wait_for()

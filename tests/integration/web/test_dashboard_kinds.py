@@ -67,7 +67,7 @@ def test_a_kind_is_redriven_after_a_dry_run_and_no_other_letter(site: Site, ann:
     path = B + "dead-letters/kinds"
 
     plan = unescape(ann.act(path, **kind()).body)
-    assert "2 of 2 go to group kinds" in plan
+    assert "2 of 2 would go to group kinds" in plan
     assert bodies_sent(site, "kinds") == []
     assert "2 of 2 are on the way" in unescape(ann.act(path, **kind(do="1")).body)
 
@@ -85,7 +85,7 @@ def test_one_expression_changes_many_bodies_after_a_preview(site: Site, ann: Vis
     plan = unescape(ann.act(path, **kind(change=change)).body)
     assert plan.count("-   country: null") == 3
     assert plan.count('+   country: "CZ"') == 3
-    assert "3 of 5 go to group changed" in plan
+    assert "3 of 5 would go to group changed" in plan
     assert plan.count("is not JSON") == 1
     done = unescape(ann.act(path, **kind(change=change, do="1")).body)
 
