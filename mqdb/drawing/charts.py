@@ -38,12 +38,12 @@ class LagChart(NamedTuple):
     """The age of the first sample."""
 
 
-def lag_chart(points: Sequence[Point], now: float) -> LagChart | None:
-    """The chart of the last hour's samples, given oldest first; None if that hour has no samples.
+def lag_chart(points: Sequence[Point], now: float, span_seconds: float = _SPAN_SECONDS) -> LagChart | None:
+    """The chart of the samples of a span that ends now, given oldest first; None if the span has no samples.
 
     `now` is by the clock of the samples.
     """
-    shown = [point for point in points if now - point.at <= _SPAN_SECONDS]
+    shown = [point for point in points if now - point.at <= span_seconds]
     if not shown:
         return None
     most = int(max(point.value for point in shown))
@@ -54,7 +54,7 @@ def lag_chart(points: Sequence[Point], now: float) -> LagChart | None:
         if last_at is None or point.at - last_at > _GAP_SECONDS:
             lines.append([])
         last_at = point.at
-        x, y = WIDTH * (1 - (now - point.at) / _SPAN_SECONDS), HEIGHT * (1 - point.value / top)
+        x, y = WIDTH * (1 - (now - point.at) / span_seconds), HEIGHT * (1 - point.value / top)
         lines[-1].append(f"{x:.1f},{y:.1f}")
     # A line with a single point is drawn as a dot if it has an end.
     drawn = [" ".join(line if len(line) > 1 else line * 2) for line in lines]

@@ -4,9 +4,19 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from mqdb.dashboard.live.pulse import drain_seconds, groups_by_urgency, growth_since, span_of
+from mqdb.dashboard.live.pulse import (
+    LateTime,
+    cause_of_lag,
+    drain_seconds,
+    groups_by_urgency,
+    growth_since,
+    late_since,
+    span_of,
+)
+from mqdb.dashboard.pages.overview import preceding
 from mqdb.drawing.charts import HEIGHT, WIDTH, Point, area_chart, in_columns, spark_line
 from mqdb.web.time_series import BrokerFigure, TimeSeries
+from mqdb_client import Operation
 
 NOW = 10_000.0
 
@@ -93,3 +103,70 @@ def test_dead_letters_count_from_midnight_or_from_the_first_sample() -> None:
 @pytest.mark.parametrize(("age", "span"), [(0, 300), (299, 300), (301, 900), (901, 3_600), (9_999, 3_600)])
 def test_a_chart_shows_a_span_that_the_process_fills(age: float, span: float) -> None:
     assert span_of(ago((age, 1)), NOW) == span
+
+
+@pytest.mark.parametrize(
+    ("hour", "day", "found"),
+    [
+        ([(20, 5), (15, 10), (10, 30), (5, 40)], [], (15, False)),
+        ([(15, 10), (10, 3), (5, 40)], [], (5, False)),
+        ([(10, 30), (5, 3)], [], None),
+        ([(10, 30), (5, 40)], [], (10, True)),
+        ([(400, 30), (10, 30), (5, 40)], [], (10, True)),
+        ([(10, 300), (5, 400)], [(250, 5), (190, 15), (130, 70), (72, 130), (12, 20)], (190, False)),
+        ([], [(60, 30)], (60, True)),
+        ([], [], None),
+    ],
+)
+def test_a_group_is_late_since_the_first_of_its_late_samples_without_a_gap(
+    hour: list[tuple[float, float]], day: list[tuple[float, float]], found: tuple[float, bool] | None
+) -> None:
+    since = late_since(ago(*hour), ago(*day))
+
+    assert since == (None if found is None else (NOW - found[0], found[1]))
+
+
+def test_a_late_group_has_the_rates_of_its_last_two_minutes() -> None:
+    series = TimeSeries()
+    for step in range(13):
+        counters = {(BrokerFigure.DELIVERED, "slow"): 20.0 * step, (BrokerFigure.RETRIED, "slow"): 5.0 * step}
+        counters[BrokerFigure.DEAD, "slow"] = 10.0 * step
+        levels = {(BrokerFigure.LAG, "slow"): 100.0 + 80 * step, (BrokerFigure.LAG_SECONDS, "slow"): 4.0 * step}
+        series.add(NOW - 120 + 10 * step, counters, levels | {(BrokerFigure.MEMBERS, "slow"): 1.0})
+
+    [found] = groups_by_urgency(series, NOW)
+    cause = cause_of_lag(series, found, NOW)
+
+    assert (cause.arriving, cause.consumed, cause.failed) == pytest.approx((10, 2, 1.5))
+    assert cause.late is not None
+    assert (cause.late.seconds, cause.late.is_cut) == (90, False)
+
+
+def test_messages_that_come_again_after_a_reset_have_not_arrived() -> None:
+    series = TimeSeries()
+    for seconds, lag, age in ((60, 0, 0), (50, 0, 0), (40, 5_000, 900), (30, 5_010, 910), (20, 5_020, 920)):
+        levels = {(BrokerFigure.LAG, "reset"): float(lag), (BrokerFigure.LAG_SECONDS, "reset"): float(age)}
+        series.add(NOW - seconds, {}, levels)
+
+    [found] = groups_by_urgency(series, NOW)
+
+    assert cause_of_lag(series, found, NOW).arriving == pytest.approx(1)
+
+
+def operation(number: int, at: datetime) -> Operation:
+    return Operation(number, at, "mqdb", "ada", "group.update", [], ["slow"], None, None, None, 1, None)
+
+
+def test_the_change_before_a_lag_is_found_behind_newer_ones() -> None:
+    begin = datetime(2026, 7, 14, 3, tzinfo=UTC)
+    newest, cause, older = (operation(3 - step, begin + timedelta(minutes=1 - step, seconds=4)) for step in range(3))
+    late = LateTime(begin, 600, is_cut=False)
+
+    assert preceding([newest, cause, older], late) == [
+        (newest, "64 s after the group became late"),
+        (cause, "when the group became late"),
+    ]
+    assert preceding([older], late) == [(older, "56 s before the group became late")]
+    assert preceding([newest], late) == [(newest, "64 s after the group became late")]
+    assert preceding([newest, cause], late._replace(is_cut=True)) == [(newest, "")]
+    assert preceding([], late) == []

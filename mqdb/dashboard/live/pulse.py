@@ -10,6 +10,8 @@ from datetime import UTC, datetime, timedelta
 from statistics import fmean
 from typing import Final, NamedTuple
 
+from markupsafe import Markup
+
 from mqdb.dashboard.rendering import render
 from mqdb.drawing.charts import Point, area_chart, spark_line
 from mqdb.drawing.templating import path
@@ -30,6 +32,11 @@ _MOST_GROUPS: Final = 12
 #: The lag of a group grows or shrinks by this time.
 _TREND_SECONDS: Final = 120.0
 
+#: Points that are farther apart have a time between them that is not known.
+_GAP_SECONDS: Final = 150.0
+
+_MINUTE: Final = 60.0
+
 #: A group with a younger backlog keeps up: a message is in the lag until its offset is committed, every 5 s.
 _FRESH_SECONDS: Final = 10.0
 
@@ -41,7 +48,6 @@ class GroupPulse(NamedTuple):
     members: int
     lag: int
     lag_seconds: float
-    per_second: float
     drain_seconds: float | None
     """The time until nothing is left if it goes on as in the last two minutes; None if the lag does not shrink."""
 
@@ -51,43 +57,104 @@ class GroupPulse(NamedTuple):
         return self.members > 0 and self.lag_seconds < _FRESH_SECONDS
 
 
+class LateTime(NamedTuple):
+    """The time since which a group is late."""
+
+    since: datetime
+    seconds: float
+    is_cut: bool
+    """Whether it was late in the first known sample, and so perhaps before."""
+
+
+class CauseOfLag(NamedTuple):
+    """The reason why a group is late, as far as the samples show it. Rates are means of the last two minutes."""
+
+    late: LateTime | None
+    consumed: float
+    """Messages per second that it has consumed."""
+    arriving: float
+    """Messages per second that were consumed or have made its lag larger."""
+    failed: float
+    """Deliveries per second that have failed: retries and dead letters."""
+
+
+class PulseParts(NamedTuple):
+    """The live parts of the overview, as HTML: the page has other parts between them."""
+
+    now: Markup
+    charts: Markup
+
+    @property
+    def text(self) -> str:
+        """Both parts with their names, as the stream sends them."""
+        named = Markup('<div data-part="{}">{}</div>')
+        return "".join(named.format(name, part) for name, part in self._asdict().items())
+
+
 class Pulse:
-    """Renders the live part, once for each sample. Any thread may use it."""
+    """Renders the live parts, once for each sample. Any thread may use it."""
 
     def __init__(self, figures: LiveFigures) -> None:
         self.figures: Final = figures
         self._guard = threading.Lock()
-        self._rendered: tuple[int, str, str] = (-1, "", "")
+        self._rendered: tuple[int, str, PulseParts | None] = (-1, "", None)
 
     def render(self, broker: str) -> tuple[int, str]:
-        """The number of the last sample, and its part of the page; empty if this process has no sample."""
+        """The number of the last sample, and its parts of the page; empty if this process has no sample."""
+        number, parts = self._latest(broker)
+        return number, "" if parts is None else parts.text
+
+    def parts(self, broker: str) -> PulseParts | None:
+        """The parts of the page by the last sample; None if this process has no sample."""
+        return self._latest(broker)[1]
+
+    def late_groups(self, most: int) -> list[tuple[str, LateTime | None]]:
+        """The most urgent late groups, and since when each is late; none if this process has no sample."""
+        series, now = self.figures.series, time.monotonic()
+        groups = [] if self.figures.latest[1] is None else groups_by_urgency(series, now)
+        late = [each.name for each in groups if not each.keeps_up][:most]
+        return [(name, late_time(series, name, now)) for name in late]
+
+    def _latest(self, broker: str) -> tuple[int, PulseParts | None]:
         number, sample = self.figures.latest
         with self._guard:
             if self._rendered[:2] == (number, broker):
                 return number, self._rendered[2]
-            text = "" if sample is None else self._part(broker)
-            self._rendered = number, broker, text
-            return number, text
+            parts = None if sample is None else self._parts(broker)
+            self._rendered = number, broker, parts
+            return number, parts
 
-    def _part(self, broker: str) -> str:
+    def _parts(self, broker: str) -> PulseParts:
         series, now = self.figures.series, time.monotonic()
         span = span_of(series.of(BrokerFigure.DISK), now)
         groups = groups_by_urgency(series, now)
+        late = [each for each in groups if not each.keeps_up]
         letters, since = letters_today(series, now)
-        return render(
-            "overview_pulse.html",
-            url=lambda *parts: path("b", broker, *parts),
+
+        def url(*parts: object) -> str:
+            return path("b", broker, *parts)
+
+        shown = render(
+            "overview_now.html",
+            url=url,
             stored=tile_of(series, BrokerFigure.STORED, now, span),
             delivered=tile_of(series, BrokerFigure.DELIVERED, now, span),
             lag=tile_of(series, BrokerFigure.LAG, now, span),
             letters=letters,
             letters_since=since,
             letters_spark=spark_line(series.of(BrokerFigure.DEAD), now, span),
-            slowest=next((each for each in groups if not each.keeps_up), None),
             groups=[
-                (each, spark_line(series.of(BrokerFigure.LAG, each.name), now, span)) for each in groups[:_MOST_GROUPS]
+                (each, cause_of_lag(series, each, now), spark_line(series.of(BrokerFigure.LAG, each.name), now, span))
+                for each in late[:_MOST_GROUPS]
             ],
-            more=max(len(groups) - _MOST_GROUPS, 0),
+            late=len(late),
+            more=max(len(late) - _MOST_GROUPS, 0),
+            keeping_up=len(series.names(BrokerFigure.MEMBERS)) - len(late),
+            minutes=span / 60,
+        )
+        charts = render(
+            "overview_charts.html",
+            url=url,
             chart=area_chart(series.busiest(BrokerFigure.STORED, _MOST_AREAS), now, span),
             others=OTHERS,
             minutes=span / 60,
@@ -97,6 +164,7 @@ class Pulse:
             wal=series.last(BrokerFigure.WAL),
             disk=series.last(BrokerFigure.DISK),
         )
+        return PulseParts(Markup(shown), Markup(charts))
 
 
 class Tile(NamedTuple):
@@ -122,9 +190,54 @@ def group_pulse(series: TimeSeries, name: str, now: float) -> GroupPulse | None:
         int(series.last(BrokerFigure.MEMBERS, name) or 0),
         int(lag),
         series.last(BrokerFigure.LAG_SECONDS, name) or 0.0,
-        series.last(BrokerFigure.DELIVERED, name) or 0.0,
         drain_seconds(series.of(BrokerFigure.LAG, name, since=now - _TREND_SECONDS)),
     )
+
+
+def cause_of_lag(series: TimeSeries, group: GroupPulse, now: float) -> CauseOfLag:
+    """The rates of a group in the last two minutes, and the time since which it is late."""
+    late = late_time(series, group.name, now)
+    since = now - _TREND_SECONDS
+    # A reset makes a group late. The step that it causes is no arrival.
+    counted_since = since if late is None or late.is_cut else max(since, now - late.seconds)
+    growth = lag_growth(series.of(BrokerFigure.LAG, group.name, since=counted_since)) or 0.0
+    consumed, retried, dead = (
+        _mean(series.of(figure, group.name, since=since))
+        for figure in (BrokerFigure.DELIVERED, BrokerFigure.RETRIED, BrokerFigure.DEAD)
+    )
+    return CauseOfLag(late, consumed, max(consumed + growth, 0.0), retried + dead)
+
+
+def _mean(points: Sequence[Point]) -> float:
+    return fmean(point.value for point in points) if points else 0.0
+
+
+def late_time(series: TimeSeries, name: str, now: float) -> LateTime | None:
+    """Since when a group is late; None if it is not late, or has no sample that shows it."""
+    hour = series.of(BrokerFigure.LAG_SECONDS, name)
+    since = late_since(hour, [])
+    if since is not None and since[1]:
+        since = late_since(hour, series.of(BrokerFigure.LAG_SECONDS, name, SeriesSpan.DAY))
+    if since is None:
+        return None
+    at, is_cut = since
+    return LateTime(datetime.now(UTC) - timedelta(seconds=now - at), now - at, is_cut)
+
+
+def late_since(hour: Sequence[Point], day: Sequence[Point]) -> tuple[float, bool] | None:
+    """The time of the first of the newest samples that are all late, and whether it is the first known sample.
+
+    The points are the age of the oldest message that waits, the oldest point first. The points of the day precede those
+    of the hour. None if the newest sample is not late.
+    """
+    known = [*(point for point in day if not hour or point.at < hour[0].at - _MINUTE), *hour]
+    first = None
+    for point in reversed(known):
+        is_far = first is not None and first.at - point.at > _GAP_SECONDS
+        if is_far or point.value < _FRESH_SECONDS:
+            return None if first is None else (first.at, is_far)
+        first = point
+    return None if first is None else (first.at, True)
 
 
 def _urgency(group: GroupPulse) -> tuple[bool, bool, float]:
@@ -143,13 +256,18 @@ def drain_seconds(recent: Sequence[Point]) -> float | None:
     The mean of the newer half of the points is compared with that of the older half: a lag goes up and down with each
     burst of messages, and two single points would say either.
     """
+    growth = lag_growth(recent)
+    return recent[-1].value / -growth if growth is not None and growth < 0 else None
+
+
+def lag_growth(recent: Sequence[Point]) -> float | None:
+    """The messages per second by which a lag has grown in its recent points; None for fewer than two points."""
     if len(recent) < 2:
         return None
     middle = len(recent) // 2
     older, newer = recent[:middle], recent[middle:]
     seconds = fmean(point.at for point in newer) - fmean(point.at for point in older)
-    per_second = (fmean(point.value for point in older) - fmean(point.value for point in newer)) / seconds
-    return recent[-1].value / per_second if per_second > 0 else None
+    return (fmean(point.value for point in newer) - fmean(point.value for point in older)) / seconds
 
 
 def growth_since(

@@ -2,7 +2,7 @@
 
 import time
 
-from mqdb.dashboard.live.pulse import group_pulse, letters_today, span_of, tile_of
+from mqdb.dashboard.live.pulse import cause_of_lag, group_pulse, letters_today, span_of, tile_of
 from mqdb.dashboard.rendering import render
 from mqdb.web.live_figures import LiveFigures
 from mqdb.web.time_series import BrokerFigure
@@ -30,13 +30,15 @@ def group_figures(figures: LiveFigures, group: str) -> tuple[int, str]:
     series, now = figures.series, time.monotonic()
     span = span_of(series.of(BrokerFigure.DISK), now)
     letters, since = letters_today(series, now, group)
+    standing = group_pulse(series, group, now)
     return number, render(
         "group_figures.html",
         delivered=tile_of(series, BrokerFigure.DELIVERED, now, span, group),
         lag=tile_of(series, BrokerFigure.LAG, now, span, group),
         retried=tile_of(series, BrokerFigure.RETRIED, now, span, group),
         dead=tile_of(series, BrokerFigure.DEAD, now, span, group),
-        standing_now=group_pulse(series, group, now),
+        standing_now=standing,
+        cause=None if standing is None else cause_of_lag(series, standing, now),
         letters=letters,
         letters_since=since,
     )

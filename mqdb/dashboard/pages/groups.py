@@ -10,6 +10,7 @@ from starlette.responses import Response
 from mqdb.common.retry_delays import parse_retry_delays, retry_delays_text
 from mqdb.dashboard.endpoint import Page
 from mqdb.dashboard.fields import Fields
+from mqdb.dashboard.live.pulse import span_of
 from mqdb.dashboard.live.subject_figures import group_figures
 from mqdb.dashboard.permissions import Kind
 from mqdb.dashboard.views.queue_bars import lag_bars, reset_bars
@@ -73,8 +74,9 @@ def settings(visit: Visit) -> Response:
 def lag(visit: Visit) -> Response:
     """The lag of the group in the last hour, as far as this process has sampled it."""
     name = visit.part("group")
-    chart = lag_chart(visit.brokers.figures.series.of(BrokerFigure.LAG, name), time.monotonic())
-    return visit.page("group_lag.html", group=name, chart=chart)
+    points, now = visit.brokers.figures.series.of(BrokerFigure.LAG, name), time.monotonic()
+    span = span_of(points, now)
+    return visit.page("group_lag.html", group=name, chart=lag_chart(points, now, span), minutes=span / 60)
 
 
 def retries(visit: Visit) -> Response:

@@ -1,16 +1,28 @@
 """Overview: the pulse of the broker, its health, dead letters and lags. The parts that ask the database come later."""
 
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import Final
 
-from markupsafe import Markup
 from starlette.responses import Response
 
+from mqdb.common.topic import dlq_topic
 from mqdb.dashboard.endpoint import Page
+from mqdb.dashboard.live.pulse import LateTime
+from mqdb.dashboard.pages.dead_letters import LetterRow, letter_row
 from mqdb.dashboard.visit import Visit
-from mqdb_client import FindingStatus
+from mqdb.drawing.templating import age
+from mqdb.errors import TopicNotFound
+from mqdb_client import FindingStatus, GroupLetters, Operation
 
 #: Lines of a list on this page.
 _MOST: Final = 10
+
+#: The time between two samples, and some more.
+_SAMPLE: Final = timedelta(seconds=10)
+
+#: The newest changes among which those on a late group are looked for.
+_MOST_CHANGES: Final = 100
 
 #: Checks whose things have a list here.
 _LISTED: Final = frozenset({"lag", "dead-letters"})
@@ -18,7 +30,48 @@ _LISTED: Final = frozenset({"lag", "dead-letters"})
 
 def overview(visit: Visit) -> Response:
     """The frame with the pulse, if this process samples the broker; it asks the database nothing."""
-    return visit.page("overview.html", pulse=Markup(visit.brokers.pulse.render(visit.broker_name)[1]))
+    return visit.page("overview.html", pulse=visit.brokers.pulse.parts(visit.broker_name))
+
+
+def late(visit: Visit) -> Response:
+    """Changes on late groups and on their topics: of each group the newest, and the last one before it became late.
+
+    The groups and their topics come from the samples in memory.
+    """
+    sample = visit.brokers.figures.latest[1]
+    groups = visit.brokers.pulse.late_groups(_MOST)
+    known = visit.broker.operations.list(limit=_MOST_CHANGES) if groups else []
+    changes = []
+    for group, begin in groups:
+        topics = {each.topic for each in sample.lags if each.group == group} if sample is not None else set()
+        mine = [each for each in known if _concerns(each, group, topics)]
+        changes.append((group, preceding(mine, begin)))
+    return visit.page("overview_late.html", changes=changes, most=_MOST_CHANGES)
+
+
+def _concerns(operation: Operation, group: str, topics: set[str]) -> bool:
+    """Whether a change is on a group, or on one of its topics for all groups."""
+    return group in operation.groups or (not operation.groups and not topics.isdisjoint(operation.topics))
+
+
+def preceding(operations: Sequence[Operation], late: LateTime | None) -> list[tuple[Operation, str]]:
+    """The newest of these changes and the last one before the group became late, each with its distance from that time.
+
+    The changes are sorted, the newest first. A sample shows a lag some seconds after the change that caused it. If the
+    beginning of the lag is not known, returns only the newest change, without a distance.
+    """
+    if late is None or late.is_cut or not operations:
+        return [(each, "") for each in operations[:1]]
+    begin = late.since + _SAMPLE
+    before = next((each for each in operations if each.occurred_at <= begin), None)
+    found = [operations[0]] if before is None or before == operations[0] else [operations[0], before]
+    return [(each, _distance((late.since - each.occurred_at).total_seconds())) for each in found]
+
+
+def _distance(seconds: float) -> str:
+    if abs(seconds) <= _SAMPLE.total_seconds():
+        return "when the group became late"
+    return f"{age(abs(seconds))} {'before' if seconds > 0 else 'after'} the group became late"
 
 
 def health(visit: Visit) -> Response:
@@ -50,9 +103,26 @@ def attention(visit: Visit) -> Response:
         groups=len(groups),
         lagging=lagging[:_MOST],
         lagging_more=max(len(lagging) - _MOST, 0),
-        letters=letters[:_MOST],
+        letters=_with_newest(visit, letters[:_MOST]),
         letters_more=max(len(letters) - _MOST, 0),
     )
 
 
-PAGES: Final = (Page("", overview), Page("health", health), Page("attention", attention))
+def _with_newest(visit: Visit, groups: Sequence[GroupLetters]) -> list[tuple[GroupLetters, LetterRow | None]]:
+    """Each group with its newest dead letter, as far as the person may see it; None if it is gone with the log."""
+    names = [each.group for each in groups]
+    readable = visit.rights.among([dlq_topic(name) for name in names], "read")
+    redrivable = visit.rights.among(names, "operate_group")
+    rows: list[tuple[GroupLetters, LetterRow | None]] = []
+    for each in groups:
+        topic = dlq_topic(each.group)
+        try:
+            found = visit.broker.messages.latest(topic, limit=1).messages
+        except TopicNotFound:
+            found = []
+        newest = letter_row(found[0], None, topic in readable, each.group in redrivable) if found else None
+        rows.append((each, newest))
+    return rows
+
+
+PAGES: Final = (Page("", overview), Page("late", late), Page("health", health), Page("attention", attention))

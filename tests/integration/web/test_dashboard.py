@@ -133,7 +133,7 @@ def test_chosen_letters_are_redriven_after_a_dry_run(site: Site, ann: Visitor) -
     before = len(sent(site))
 
     plan = ann.act(BILLING, ("id", first), ("id", binary))
-    assert "2 of 2 go to group billing" in plan.body
+    assert "2 of 2 would go to group billing" in plan.body
     assert len(sent(site)) == before
 
     done = ann.post(BILLING, [("form_token", plan.form_token), ("id", first), ("id", binary), ("do", "1")])
@@ -344,7 +344,7 @@ def test_the_overview_says_what_the_doctor_warns_of(database: Database, broker: 
     assert "The 3 checks of" in before
     assert "found nothing wrong" in before
     assert "found nothing wrong" not in after
-    assert "warns of dead-letters; the groups are below" in after
+    assert "warns of dead-letters; the groups are above" in after
 
 
 def test_the_page_of_the_doctor_has_the_versions(site: Site, ann: Visitor) -> None:

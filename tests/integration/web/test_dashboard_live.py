@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager
 
 from mqdb.dashboard.live.streams import MOST_STREAMS
 from mqdb.web.time_series import BrokerFigure
-from mqdb_client import Message, Producer
+from mqdb_client import Admin, Message, Producer
 from tests.fixtures.dashboard import Site, Visitor, serving_alone
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
@@ -56,6 +56,20 @@ def test_a_page_gets_the_figures_at_once_and_again_with_each_sample(site: Site) 
     assert '<path class="area s0"' in part
     assert "As a table" in part
     assert ">orders</a>" in visitor.page("/b/broker-a/")
+
+
+def test_a_late_group_is_on_the_overview_with_the_last_change_on_it(site: Site) -> None:
+    visitor = site.visitor()
+    with Admin(site.database.dsn) as admin:
+        admin.groups.update("billing", retry_max_times=3, actor="ada")
+        admin.topics.create("unread", queues=1, actor="bob")
+    wait_until(lambda: site.dashboard.figures.series.of(BrokerFigure.LAG, "billing"))
+
+    overview, changes = visitor.page("/b/broker-a/"), visitor.page("/b/broker-a/late")
+
+    assert '<span class="bad">no member</span>' in overview
+    assert "group.update by ada" in changes
+    assert "bob" not in changes
 
 
 def test_a_stream_needs_a_login_and_their_number_is_bounded(site: Site) -> None:

@@ -380,6 +380,9 @@ def test_what_dead_letters_say_is_for_members_of_their_group(site: Site) -> None
     # An operator learns the class of the exception.
     assert ["shop.Odd" in operator.page(DEAD), "odd <script>" in operator.page(DEAD)] == [True, False]
     assert "odd <script>" not in operator.page(trace)
+    attention = [each.page(B + "attention") for each in (member, operator, person(site))]
+    assert ["shop.Odd" in each for each in attention] == [True, True, False]
+    assert ["odd <script>" in each for each in attention] == [True, False, False]
 
 
 def test_details_of_operations_are_for_who_has_done_them(site: Site) -> None:
