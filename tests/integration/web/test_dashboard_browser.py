@@ -177,6 +177,35 @@ def test_the_overview_moves_by_itself_and_keeps_what_is_open(page: "Page", site:
     expect(page.locator("#stored-table td", has_text="orders")).to_be_visible()
 
 
+@pytest.mark.long
+def test_the_focus_stays_on_its_link_while_the_overview_moves(page: "Page", site: Site) -> None:
+    wait_until(lambda: site.dashboard.figures.series.of(BrokerFigure.LAG, "billing"))
+    page.goto(B)
+    link = page.locator("[data-part=now]").get_by_role("link", name="billing")
+    link.focus()
+    before = link.element_handle()
+    page.wait_for_function("before => !before.isConnected", arg=before)
+
+    expect(link).to_be_focused()
+
+
+@pytest.mark.long
+def test_a_narrow_screen_shows_why_letters_died_and_that_tables_go_on(browser: "Browser", site: Site) -> None:
+    options = {"base_url": f"http://{site.address}", "viewport": {"width": 400, "height": 800}}
+    with new_page(browser, **options) as page:
+        page.goto(site.dashboard.link(site.address))
+        page.goto(B + "dead-letters/billing")
+        expect(page.locator(".later, .htmx-request")).to_have_count(0)
+        reason = page.locator(".reason").first
+        table = page.locator(".wide", has=reason)
+        expect(reason).to_contain_text("shop.Odd: odd")
+        assert reason.evaluate("element => element.getBoundingClientRect().right") <= 400
+        expect(table).to_have_class(re.compile("cut-end"))
+        table.evaluate("element => { element.scrollLeft = element.scrollWidth }")
+        expect(table).to_have_class(re.compile("cut-start"))
+        expect(table).not_to_have_class(re.compile("cut-end"))
+
+
 def test_keys_search_go_to_pages_and_list_themselves(page: "Page") -> None:
     page.goto(B)
     assert faults_of_access(page) == []
