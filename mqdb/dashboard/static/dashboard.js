@@ -114,11 +114,14 @@ function follow() {
       const fresh = document.createElement("template");
       fresh.innerHTML = event.data;
       const parts = fresh.content.querySelectorAll("[data-part]");
+      const late = (root) => root.querySelector("[data-late]")?.dataset.late;
+      const isOther = late(part) !== late(fresh.content);
       if (!parts.length) renew(part, event.data);
       for (const each of parts) {
         const shown = part.querySelector(`[data-part=${each.dataset.part}]`);
         if (shown) renew(shown, each.innerHTML);
       }
+      if (isOther) htmx.trigger(document.body, "late");
     };
     streams.set(part, stream);
   }
