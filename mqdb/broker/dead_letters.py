@@ -239,7 +239,7 @@ def _chosen(
 
 
 def _outlined(connection: Connection, group: str | None) -> str | None:
-    """The group if the current role may operate but not read it, otherwise None."""
+    """The group, if the current role may operate on it but may not read it; otherwise None."""
     if group is None or acl.has(connection, Resource(Access.READ, ResourceType.GROUP, group)):
         return None
     may_operate = acl.has(connection, Resource(Access.OPERATE, ResourceType.GROUP, group))

@@ -1,4 +1,4 @@
-"""Turns into a PostgreSQL server that ends with its owner. Run as a script, and never imported.
+"""Replaces its own process by a PostgreSQL server, which stops when its owner ends. Run as a script, never imported.
 
     python -I -S launcher.py OWNER_PID WATCH_FD UID GID PROGRAM [ARGUMENT...]
 

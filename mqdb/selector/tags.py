@@ -45,9 +45,9 @@ def parse_tag_expression(text: str | None) -> TagExpression:
     """Parse a tag expression; None, "" and "*" match everything.
 
     Blanks around a tag are removed (Java's blanks, so U+00A0 and U+3000 stay), as are empty parts. `*` among other
-    tags, or with blanks around it, is an ordinary tag. A text of separators only raises TagExpressionInvalid; a text of
-    blanks only is legal and matches no message. Characters that PostgreSQL cannot store are refused, too, because no
-    message has such a tag.
+    tags, or with blanks around it, is an ordinary tag. A text that consists only of separators raises
+    TagExpressionInvalid; a text that consists only of blanks is legal and matches no message. Characters that
+    PostgreSQL cannot store are refused, too, because no message has such a tag.
     Source: FilterAPI.buildSubscriptionData.
     """
     if not text or text == ALL_TAGS:

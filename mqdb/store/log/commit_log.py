@@ -155,7 +155,7 @@ def append_many(shared: tuple[str, ...] = (), *, places: bool) -> PreparedStatem
 
     `places` is as in `append_one`.
 
-    Shared values are given once, which saves arrays and queue lookups.
+    A value that all records share is passed only once, so the statement has fewer arrays and looks up each queue once.
     """
     own = {name: type_ for name, type_ in _GIVEN.items() if name not in shared}
     given = _arrays(own).table_valued(*own, with_ordinality="place", name="given").render_derived("given")

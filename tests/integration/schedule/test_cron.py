@@ -41,7 +41,7 @@ from tests.fixtures.delay import records
 
 @pytest.fixture
 def clock(broker: Connection) -> Connection:
-    """A session with topic orders, in which the time is 09:05 on a day in July."""
+    """A session with the topic `orders`, in which the time is 09:05 on a day in July."""
     topic(broker, "orders", queues=4)
     set_clock(broker, "2026-07-14 09:05:00")
     return broker

@@ -28,7 +28,7 @@ class LoopTasks:
     """The tasks of one consumer in one loop. The tasks are started once, then stopped once."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, take: Callable[[], Work | None], thread_nums: int) -> None:
-        """`take` is called in the loop and returns the next work, or None if nothing is waiting."""
+        """`take` is called in the loop and returns the next piece of work, or None if nothing is waiting."""
         self._loop = loop
         self._take = take
         #: The number of tasks that may run at once.
