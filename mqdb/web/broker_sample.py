@@ -39,6 +39,8 @@ class Sample:
     messages_in: dict[str, int]
     """By topic."""
     lags: list[TopicLag]
+    switched_off: frozenset[str]
+    """The groups whose members get no messages."""
     queues_in: list[QueueTaken]
     """This and the next only of the topics that are wanted queue by queue."""
     queue_lags: list[QueueLag]
@@ -88,6 +90,7 @@ def take(
         epoch=0 if incumbent is None else incumbent.epoch,
         messages_in=messages_in,
         lags=groups.lags(connection),
+        switched_off=groups.switched_off(connection),
         queues_in=queues.ends_in_topics(connection, per_queue) if per_queue else [],
         queue_lags=groups.queue_lags(connection, per_queue) if per_queue else [],
         clients=clients.count_all(connection),

@@ -120,11 +120,11 @@ class Pulse:
         with self._guard:
             if self._rendered[:2] == (number, broker):
                 return number, self._rendered[2]
-            parts = None if sample is None else self._parts(broker)
+            parts = None if sample is None else self._parts(broker, sample.switched_off)
             self._rendered = number, broker, parts
             return number, parts
 
-    def _parts(self, broker: str) -> PulseParts:
+    def _parts(self, broker: str, switched_off: frozenset[str]) -> PulseParts:
         series, now = self.figures.series, time.monotonic()
         span = span_of(series.of(BrokerFigure.DISK), now)
         groups = groups_by_urgency(series, now)
@@ -137,6 +137,7 @@ class Pulse:
         shown = render(
             "overview_now.html",
             url=url,
+            off=switched_off,
             stored=tile_of(series, BrokerFigure.STORED, now, span),
             delivered=tile_of(series, BrokerFigure.DELIVERED, now, span),
             lag=tile_of(series, BrokerFigure.LAG, now, span),

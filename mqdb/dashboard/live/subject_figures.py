@@ -33,6 +33,7 @@ def group_figures(figures: LiveFigures, group: str) -> tuple[int, str]:
     standing = group_pulse(series, group, now)
     return number, render(
         "group_figures.html",
+        off=sample.switched_off,
         delivered=tile_of(series, BrokerFigure.DELIVERED, now, span, group),
         lag=tile_of(series, BrokerFigure.LAG, now, span, group),
         retried=tile_of(series, BrokerFigure.RETRIED, now, span, group),

@@ -51,6 +51,10 @@ def _rows(visit: Visit, operations: Sequence[Operation]) -> list[tuple[Operation
 
 
 def _changes(before: dict[str, object] | None, after: dict[str, object] | None) -> str:
+    if before and after:
+        # Of the settings of a group, those that stay are no change.
+        other = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+        before, after = ({name: each[name] for name in other if name in each} for each in (before, after))
     parts = [f"{name} {json_text(value)}" for name, value in (("before", before), ("after", after)) if value]
     return "\n".join(parts)
 

@@ -50,7 +50,9 @@ def late(visit: Visit) -> Response:
 
 
 def _concerns(operation: Operation, group: str, topics: set[str]) -> bool:
-    """Whether a change is on a group, or on one of its topics for all groups."""
+    """Whether a change is on a group, or on one of its topics for all groups. A creation makes nothing late."""
+    if operation.verb.endswith(".create"):
+        return False
     return group in operation.groups or (not operation.groups and not topics.isdisjoint(operation.topics))
 
 

@@ -20,7 +20,7 @@ MOST_OF_A_KIND: Final = 1_000
 MOST_CHANGED: Final = 200
 
 #: Lines of the table of results.
-_MOST_LINES: Final = 100
+_MOST_LINES: Final = 20
 
 
 class _Wish(NamedTuple):
@@ -32,6 +32,8 @@ class _Wish(NamedTuple):
     """Empty for all letters of a kind."""
     kind: tuple[str | None, str | None] | None
     """Exception and topic of the kind."""
+    upto: int | None
+    """The position of the last letter of the kind that the dry run has shown: younger ones stay."""
     again: bool
     to_topic: str | None
     text: str | None
@@ -39,6 +41,8 @@ class _Wish(NamedTuple):
     change: str | None
     """A change of one value in each body."""
     is_plan: bool
+    fault: str | None
+    """The reason why the change cannot be read; then it is only planned, and without the change."""
 
 
 class _Line(NamedTuple):
@@ -55,13 +59,15 @@ def redrive(visit: Visit, group: str) -> Response:
     if wish.to_topic is not None:
         visit.rights.require(dlq_topic(group), "read")
         visit.rights.require(wish.to_topic, "send")
-    if wish.change is not None:
+    if wish.change is not None and wish.fault is None:
         lines = list(_changed(visit, wish, JsonChange.parse(wish.change), actor))
     elif wish.text is not None:
         wish, body, shown = _edited(visit, wish)
         lines = _results(visit, wish, actor, body if wish.text is not None else None, shown)
     else:
         lines = _results(visit, wish, actor)
+    if wish.kind is not None and wish.is_plan:
+        wish = wish._replace(upto=max((line.result.log_pos for line in lines), default=0))
     counts = {status: sum(line.result.status is status for line in lines) for status in RedriveStatus}
     return visit.page(
         "redrive.html",
@@ -71,6 +77,8 @@ def redrive(visit: Visit, group: str) -> Response:
         count=len(lines),
         ready=counts[RedriveStatus.READY],
         redriven=counts[RedriveStatus.REDRIVEN],
+        new_fields=sum(_is_new(line) for line in lines) if wish.change is not None else 0,
+        may_change=visit.rights.may(dlq_topic(group), "read"),
         left=_left(visit, wish) if wish.kind is not None else None,
     )
 
@@ -84,17 +92,26 @@ def _wish(visit: Visit, group: str) -> _Wish:
     text, change = form.raw("text"), form.text("change")
     if text is not None and (len(ids) != 1 or change is not None):
         raise ParameterInvalid("text", text, "a new body is for one dead letter")
-    wanted = (
-        DeadLetterFilter(group, ids=tuple(map(parse_unique_id, ids))) if kind is None else kind_filter(group, *kind)
-    )
-    again, is_plan = form.has("again"), not form.has("do")
-    return _Wish(group, wanted, ids, kind, again, form.text("to_topic"), text, change, is_plan)
+    upto, fault = form.number("upto"), None
+    try:
+        change and JsonChange.parse(change)
+    except ParameterInvalid as error:
+        fault = str(error)
+    by_id = DeadLetterFilter(group, ids=tuple(map(parse_unique_id, ids)))
+    wanted = by_id if kind is None else kind_filter(group, *kind, upto)
+    is_plan = fault is not None or not form.has("do")
+    return _Wish(group, wanted, ids, kind, upto, form.has("again"), form.text("to_topic"), text, change, is_plan, fault)
 
 
-def kind_filter(group: str, exception: str | None, topic: str | None) -> DeadLetterFilter:
-    """The letters of a group with exactly this exception and this topic, either of which may be missing."""
-    conditions = (("exception", exception), ("topic", topic))
-    return DeadLetterFilter(group, where=" AND ".join(f"{name} {_is(value)}" for name, value in conditions))
+def kind_filter(group: str, exception: str | None, topic: str | None, upto: int | None = None) -> DeadLetterFilter:
+    """The letters of a group with exactly this exception and this topic, either of which may be missing.
+
+    With `upto`, those up to this position of the log.
+    """
+    conditions = [f"exception {_is(exception)}", f"topic {_is(topic)}"]
+    if upto is not None:
+        conditions.append(f"log_pos <= {upto}")
+    return DeadLetterFilter(group, where=" AND ".join(conditions))
 
 
 def _is(value: str | None) -> str:
@@ -166,9 +183,16 @@ def _failed(letter: WholeDeadLetter, error: str) -> RedriveResult:
     )
 
 
+def _is_new(line: _Line) -> bool:
+    """Whether the body of a letter lacked the changed field: perhaps its name is misspelt."""
+    signs = {each.sign for each in line.difference}
+    return "+" in signs and "-" not in signs
+
+
 def _left(visit: Visit, wish: _Wish) -> int:
-    """The number of letters of the kind that have not been redriven."""
-    return len(visit.broker.dead_letters.choose(wish.wanted).positions)
+    """The number of letters of the kind that have not been redriven, those that died since the dry run included."""
+    assert wish.kind is not None
+    return len(visit.broker.dead_letters.choose(kind_filter(wish.group, *wish.kind)).positions)
 
 
 def find_letter(visit: Visit, group: str, message_id: str) -> tuple[WholeDeadLetter, list[PastRedrive]]:

@@ -303,6 +303,12 @@ def progress_in(connection: Connection, topic: str) -> list[QueueProgress]:
     return [QueueProgress(*row) for row in connection.execute(rows)]
 
 
+def switched_off(connection: Connection) -> frozenset[str]:
+    """The groups whose members get no messages, because of their setting `consume_enable`."""
+    off = select(subscription_group.c.group_name).where(subscription_group.c.consume_enable.is_(False))
+    return frozenset(connection.scalars(off))
+
+
 def lags(connection: Connection, name: str | None = None) -> list[TopicLag]:
     """The lag in each topic in which a group has an offset, by group and topic; for one group or all.
 

@@ -109,7 +109,6 @@ def test_chosen_letters_are_changed_too_and_a_redriven_one_is_left(site: Site, a
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"change": "a ="}, "write PATH = JSON"),
         ({"change": "a = 1", "text": "x"}, "a new body is for one dead letter"),
         ({"text": "x"}, "a new body is for one dead letter"),
     ],
@@ -139,3 +138,40 @@ def test_the_kinds_of_a_group_without_letters_are_none(site: Site, ann: Visitor)
     engine.dispose()
 
     assert "No letter is kept" in ann.page(B + "dead-letters/healthy/kinds")
+
+
+def test_a_change_that_cannot_be_read_is_explained_beside_its_field_and_nothing_is_sent(
+    site: Site, ann: Visitor
+) -> None:
+    letters(site, "misread", "{}")
+
+    plan = ann.act(B + "dead-letters/misread", **kind(change="a is 1", do="1"))
+
+    assert plan.status == 200
+    text = unescape(plan.body)
+    assert "write PATH = JSON" in text
+    assert 'value="a is 1"' in text
+    assert "Nothing has changed yet" in text
+    assert bodies_sent(site, "misread") == []
+
+
+def test_a_field_that_bodies_lack_is_named(site: Site, ann: Visitor) -> None:
+    letters(site, "misspelt", '{"country": 1}', '{"cuontry": 1}')
+
+    plan = unescape(ann.act(B + "dead-letters/misspelt", **kind(change="cuontry = 2")).body)
+
+    assert "The changed field is new in 1 of these bodies." in plan
+
+
+def test_a_letter_that_died_after_the_dry_run_is_not_sent_with_its_kind(site: Site, ann: Visitor) -> None:
+    letters(site, "later", "1")
+    path = B + "dead-letters/later"
+    plan = ann.act(path, **kind()).body
+    shown = plan.partition('name="upto" value="')[2].partition('"')[0]
+    letters(site, "later", "2")
+
+    done = unescape(ann.act(path, **kind(do="1", upto=shown)).body)
+
+    assert "1 of 1 is on the way" in done
+    assert "1 letter of this kind has not been redriven" in done
+    assert bodies_sent(site, "later") == [b"1"]
