@@ -1,7 +1,8 @@
-"""Access control: a request has to name a loopback host if only this machine has access, and a password or a person.
+"""Access control for the web application: the Host header, passwords, and people whom a trusted proxy names.
 
-A foreign page in a browser on this machine can send requests to 127.0.0.1 under its own domain, if that domain resolves
-to 127.0.0.1 (DNS rebinding). The Host header then has that domain.
+On a loopback address, a request has to name a loopback host. Otherwise a foreign page in a browser on this machine
+could send requests to 127.0.0.1 under its own domain, if that domain resolves to 127.0.0.1 (DNS rebinding). The Host
+header of such a request names that domain.
 """
 
 import base64
@@ -18,12 +19,12 @@ from mqdb.common.http_address import names_loopback
 from mqdb.web.guesses import Guesses
 from mqdb.web.proxies import Proxies
 
-#: For probes, which know no password. They say no more than whether the process works.
+#: The paths of probes, which have no password. The answers only show whether the process works.
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
 
 
 class AccessControl:
-    """Refuses a request before the application sees it."""
+    """ASGI middleware that refuses requests before they reach the application."""
 
     def __init__(
         self,
@@ -34,8 +35,8 @@ class AccessControl:
         proxies: Proxies,
         guarded: Collection[str] | None = None,
     ) -> None:
-        """`guarded` are the paths that need one of the passwords or a person of a trusted proxy; by default all but
-        OPEN_PATHS. Without passwords and proxies, all paths are open.
+        """`guarded` are the paths that need one of the passwords or a person named by a trusted proxy; by default all
+        paths except OPEN_PATHS. Without passwords and proxies, all paths are open.
         """
         self._app = app
         self._loopback_only = loopback_only
@@ -64,13 +65,13 @@ class AccessControl:
                 return None
             self._guesses.note_wrong()
         if not self._passwords:
-            return PlainTextResponse("This is for the proxies of MQDB_WEB_TRUSTED_PROXIES.\n", 403)
+            return PlainTextResponse("Use one of the proxies in MQDB_WEB_TRUSTED_PROXIES.\n", 403)
         challenge = {"WWW-Authenticate": 'Basic realm="mqdb", charset="UTF-8"'}
-        return PlainTextResponse("This needs the password of MQDB_WEB_PASSWORD.\n", 401, challenge)
+        return PlainTextResponse("The password in MQDB_WEB_PASSWORD is required.\n", 401, challenge)
 
 
 def _password_in(authorization: str) -> bytes:
-    """The password of HTTP basic, for any user, or a bearer token; empty without credentials."""
+    """The password in an Authorization header: from HTTP basic for any user, or a bearer token; otherwise empty."""
     scheme, _, credentials = authorization.partition(" ")
     match scheme.lower():
         case "bearer":

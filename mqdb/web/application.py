@@ -1,4 +1,4 @@
-"""The application: which path answers what."""
+"""The web application: its paths and their answers."""
 
 from collections.abc import Collection
 from typing import TypeAlias
@@ -17,10 +17,10 @@ from mqdb.web.access import OPEN_PATHS, AccessControl
 from mqdb.web.probe_report import Probes, Report
 from mqdb.web.proxies import Proxies
 
-#: The source of some of the metrics of /metrics.
+#: A source of metrics for /metrics.
 Metrics: TypeAlias = Collector
 
-#: Pages that are served besides.
+#: Pages that are served besides the metrics.
 Pages: TypeAlias = ASGIApp
 
 
@@ -32,9 +32,9 @@ def create_application(
     proxies: Proxies,
     pages: Pages | None = None,
 ) -> Starlette:
-    """The web application of one process. `loopback_only`: it is served on a loopback address.
+    """The web application of one process. `loopback_only`: whether it is served on a loopback address.
 
-    `pages` answer all other paths. They authenticate people themselves.
+    `pages` answers all other paths, and authenticates people itself.
     """
     registry = CollectorRegistry()
     for each in metrics:
@@ -47,7 +47,7 @@ def create_application(
     async def readyz(_request: Request) -> Response:
         return answer(health.readiness())
 
-    # No coroutine, so it runs in a thread: to render many series takes a while, and probes do not wait for it.
+    # Not a coroutine, so it runs in a thread: rendering many series takes a while, and probes must not wait.
     def render(request: Request) -> Response:
         try:
             encode, content_type = choose_encoder(request.headers.get("accept", ""))
@@ -68,6 +68,6 @@ def create_application(
 
 
 def answer(report: Report) -> Response:
-    """The answer to a probe: all checks, and the failing ones."""
+    """The response to a probe: its status, the names of the failing checks, and all checks."""
     body = {"status": "ok" if report.has_passed else "failing", "failing": report.failing, "checks": report.checks}
     return JSONResponse(body, status_code=200 if report.has_passed else 503)

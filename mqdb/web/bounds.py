@@ -1,15 +1,15 @@
-"""Bounds on how many series a metric has: users make topics and groups, and a monitor keeps each series for weeks."""
+"""Limits on the series of a metric: users create topics and groups, and a monitor keeps each series for weeks."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeAlias, TypeVar
 
-#: Series of one metric.
+#: The greatest number of series of one metric.
 MOST_SERIES: Final = 10_000
 
-#: The name of a topic or a group in the series that stands for the rest.
+#: The name of a topic or a group in the series that combines the rest.
 OTHER: Final = "_other"
 
-#: A number and its names: the values of the labels.
+#: The values of the labels, and the number.
 Count: TypeAlias = tuple[tuple[str, ...], float]
 
 _Row = TypeVar("_Row")
@@ -23,9 +23,9 @@ def bounded(
     rank: Callable[[_Row], float],
     merge: Callable[[Sequence[_Row]], _Row],
 ) -> Sequence[_Row]:
-    """The rows, or the `most` - 1 of the highest rank, and one for all others.
+    """The rows; if there are more than `most`, the `most` - 1 rows of the highest rank, and one row for all others.
 
-    A row whose names are all `_other` already is one of the others.
+    A row whose names are all `_other` already counts among the others.
     """
     if len(rows) <= most:
         return rows
@@ -34,7 +34,7 @@ def bounded(
 
 
 def bounded_counts(counts: Iterable[Count], most: int) -> Sequence[Count]:
-    """The greatest counts, and the sum of the others."""
+    """The greatest counts, and the sum of the remaining counts."""
 
     def merge(rest: Sequence[Count]) -> Count:
         return (OTHER,) * len(rest[0][0]), sum(number for _, number in rest)

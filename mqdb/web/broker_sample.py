@@ -1,4 +1,4 @@
-"""A sample: all that /metrics says of the database, as of one look."""
+"""A sample: all values that /metrics shows of the database, read in one pass."""
 
 import time
 from collections.abc import Sequence
@@ -29,37 +29,37 @@ _PARTS = {"log": "commit_log", "queue": "queue_run", "index": "message_index", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """A sample of a broker. The fields are read one after another, so their counts may differ slightly."""
+    """A sample of a broker. The fields are read one after another, so their counts may not match exactly."""
 
     taken_at: float
-    """The time at which it was complete, by the monotonic clock."""
+    """The time at which the sample was complete, by the monotonic clock."""
     seconds: float
-    """The duration of taking it."""
+    """The seconds that it took to take the sample."""
     epoch: int
     messages_in: dict[str, int]
-    """By topic."""
+    """The number of messages stored in each topic since its creation."""
     lags: list[TopicLag]
     switched_off: frozenset[str]
     """The groups whose members get no messages."""
     queues_in: list[QueueTaken]
-    """This and the next only of the topics that are wanted queue by queue."""
+    """`queues_in` and `queue_lags` cover only the topics that are measured queue by queue."""
     queue_lags: list[QueueLag]
     clients: list[ClientCount]
     dispatch_behind: int
-    """Positions, also of gaps and of records that are not visible yet."""
+    """Positions that dispatch has yet to pass, including gaps and records that are not visible yet."""
     dispatch_behind_seconds: float
     dispatch_ages: list[float]
-    """The seconds that the first record of each batch had waited, for the batches of the last minute."""
+    """For each batch that was dispatched in the last minute, the seconds that its first record had waited."""
     index_behind: int
     delays: list[LevelStanding]
     timers_waiting: int
-    """Those that were recalled count until their time."""
+    """The number of waiting timers; recalled timers count until their delivery time."""
     timers_late_seconds: float
     halves: OpenHalves
     crons: CronsAtWork
     segments: list[Segment]
     segment_room: int
-    """Positions that are left in segments which exist."""
+    """The number of unused positions in the existing segments."""
     oldest_seconds: float | None
     storage_bytes: dict[str, int]
     server: ServerState
@@ -72,19 +72,19 @@ def take(
     storage_bytes: dict[str, int] | None = None,
     per_queue: Sequence[str] = (),
 ) -> Sample:
-    """Look at everything. `storage_bytes` are those of an older sample; without them, each file is looked at again.
-    `per_queue` are the topics that are wanted queue by queue.
+    """Take a sample. `storage_bytes` are the sizes in an older sample; without them, the size of each file is read.
+    `per_queue` are the topics that are measured queue by queue.
 
-    Reads no messages, but for one record of each group and topic that lags, and what waits in delay levels.
+    Reads no messages except one record for each group and topic with a lag, and the first record of each delay level.
     """
     begun = time.monotonic()
     incumbent = leader.find(connection, service_set)
     newest = checkpoints.newest(connection)
-    # After the checkpoints, which would else be ahead of it.
+    # Read after the checkpoints, which could otherwise be ahead of the log.
     log = segments.log(connection)
     found = segments.find_all(connection)
     timers = timer_steps.newest(connection)
-    # After the step, as the log.
+    # Read after the timer step, for the same reason.
     messages_in = queues.ends_of_topics(connection)
     return Sample(
         epoch=0 if incumbent is None else incumbent.epoch,
@@ -115,5 +115,5 @@ def take(
 
 
 def storage(connection: Connection) -> dict[str, int]:
-    """Bytes of each part of the broker."""
+    """The size of each part of the broker, in bytes."""
     return {part: partitions.size_bytes(connection, parent) for part, parent in _PARTS.items()}

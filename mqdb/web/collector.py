@@ -1,6 +1,6 @@
-"""The collector: what /metrics says of a broker, made of the last sample and of the rounds of this process.
+"""The collector: the metrics of a broker for /metrics, made from the last sample and the rounds of this process.
 
-docs/metrics.md says what each metric means. Only the leader says anything of the database, so that a sum over the
+docs/metrics.md explains each metric. Only the leader exports values from the database, so that a sum over the
 processes of a broker counts nothing twice.
 """
 
@@ -33,7 +33,7 @@ _MET: Final = (HalfState.COMMITTED, HalfState.ROLLED_BACK, HalfState.PREPARED)
 
 
 class BrokerCollector(FamilyCollector):
-    """Collects the metrics of one broker. Any thread may scrape; none waits."""
+    """Collects the metrics of one broker. Any thread may scrape, and a scrape never waits for the database."""
 
     def __init__(
         self,
@@ -57,16 +57,17 @@ class BrokerCollector(FamilyCollector):
         self._revision = migrations.head()
 
     def collect(self) -> Families:
-        """All metrics of now."""
+        """The current values of all metrics."""
         is_leader = self._is_leader()
         build = [((__version__, self._revision), 1)]
         yield self._gauge("mqdb_up", "Whether the database answers this process.", self._health.database_answers())
-        words = "Whether the way to the database leads to a standby, so that this process cannot serve."
+        words = "Whether the DSN leads this process to a standby or a read-only server, so that it cannot serve."
         yield self._gauge("mqdb_server_is_standby", words, self._health.leads_to_standby())
-        words = "Times that this process has found that the server was restarted or replaced."
+        words = "Number of times that this process has found the server restarted or replaced."
         yield self._counters("mqdb_history_changes", words, (), [((), self._histories.changes)])
-        yield self._gauge("mqdb_leader", "Whether this process leads: it runs the services.", is_leader)
-        yield self._gauges("mqdb_build_info", "Version and revision of the schema.", ("version", "revision"), build)
+        yield self._gauge("mqdb_leader", "Whether this process is the leader, which runs the services.", is_leader)
+        words = "Always 1; the labels are the version of mqdb and the revision of its schema."
+        yield self._gauges("mqdb_build_info", words, ("version", "revision"), build)
         if is_leader:
             yield from self._of_services()
             sample = self._sampler.latest
@@ -81,33 +82,33 @@ class BrokerCollector(FamilyCollector):
         failures = [((loop.name,), loop.failures) for loop in loops]
         succeeded = [((loop.name,), loop.succeeded_at) for loop in loops if loop.succeeded_at is not None]
         label = ("service",)
-        yield self._counters("mqdb_service_rounds", "Rounds of a service.", label, rounds)
-        yield self._counters("mqdb_service_failures", "Rounds that failed.", label, failures)
+        yield self._counters("mqdb_service_rounds", "Rounds of a service in this process.", label, rounds)
+        yield self._counters("mqdb_service_failures", "Failed rounds of a service in this process.", label, failures)
         last = "mqdb_service_last_success_timestamp_seconds"
-        yield self._gauges(last, "When a round ended well, in seconds since 1970.", label, succeeded)
+        yield self._gauges(last, "Unix time of the last successful round of a service.", label, succeeded)
         dispatcher = self._rounds.services.get(Dispatcher.name)
         if dispatcher is not None:
-            name, words = "mqdb_dispatch_messages", "Messages that this process has given their offsets."
+            name, words = "mqdb_dispatch_messages", "Messages to which this process has assigned offsets."
             yield self._counters(name, words, (), [((), dispatcher.sums["messages"])])
             took = list(dispatcher.durations.items())
-            yield self._durations("mqdb_dispatch_seconds", "Durations of rounds of dispatch.", "outcome", took)
+            yield self._durations("mqdb_dispatch_seconds", "Durations of dispatch rounds.", "outcome", took)
         checker = self._rounds.services.get(TransactionChecker.name)
         if checker is not None:
             sums = checker.sums
             met = [((state.value,), sums[state.value.lower()]) for state in _MET]
-            words = "Half messages that were looked at, by their state when they were as old as the timeout."
+            words = "Checked half messages, by their state when they became older than the timeout."
             yield self._counters("mqdb_half_messages_met", words, ("state",), met)
             given_up = sums["discarded"] + sums["lost"]
-            words = "Half messages that were given up."
+            words = "Half messages that this process has given up."
             yield self._counters("mqdb_half_messages_given_up", words, (), [((), given_up)])
 
     # -- the database -------------------------------------------------------------------------
 
     def _of_sample(self, sample: Sample) -> Iterator[Metric]:
         age = time.monotonic() - sample.taken_at
-        yield self._gauge("mqdb_sample_age_seconds", "Age of the figures of the database.", age)
-        yield self._gauge("mqdb_sample_seconds", "Time that it took to ask the database.", sample.seconds)
-        yield self._gauge("mqdb_leader_epoch", "Changes of leadership so far.", sample.epoch)
+        yield self._gauge("mqdb_sample_age_seconds", "Age of the values from the database.", age)
+        yield self._gauge("mqdb_sample_seconds", "Duration of the last queries for these values.", sample.seconds)
+        yield self._gauge("mqdb_leader_epoch", "Number of changes of leadership.", sample.epoch)
         yield from self._of_topics(sample)
         yield from self._of_queues(sample)
         yield from self._of_groups(sample)
@@ -122,23 +123,25 @@ class BrokerCollector(FamilyCollector):
         taken = sample.messages_in.items()
         messages = [((topic, _kind(topic)), number) for topic, number in taken]
         dead = [((topic.removeprefix(DLQ_PREFIX),), number) for topic, number in taken if topic.startswith(DLQ_PREFIX)]
-        words = "Messages that topics have ever taken."
+        words = "Messages stored in the queues of a topic since its creation."
         yield self._counters("mqdb_messages_in", words, ("topic", "kind"), bounded_counts(messages, self._most))
-        words = "Messages that groups have given up."
+        words = "Messages that a consumer group has given up."
         yield self._counters("mqdb_dlq_messages", words, ("consumer_group",), bounded_counts(dead, self._most))
 
     def _of_queues(self, sample: Sample) -> Iterator[Metric]:
         taken = [((each.topic, str(each.queue_id)), each.messages) for each in sample.queues_in]
         if not taken:
             return
-        words = "Messages that queues have ever taken."
+        words = "Messages stored in a queue since its creation."
         yield self._counters("mqdb_queue_messages_in", words, ("topic", "queue"), bounded_counts(taken, self._most))
         labels = ("consumer_group", "topic", "queue")
         named = [((lag.group, lag.topic, str(lag.queue_id)), lag) for lag in sample.queue_lags]
         committed = bounded_counts([(names, lag.committed) for names, lag in named], self._most)
-        yield self._gauges("mqdb_queue_committed_offset", "The committed offset.", labels, committed)
+        words = "The committed offset of a consumer group in a queue."
+        yield self._gauges("mqdb_queue_committed_offset", words, labels, committed)
         behind = bounded_counts([(names, lag.lag) for names, lag in named], self._most)
-        yield self._gauges("mqdb_queue_lag_messages", "Messages of a queue yet to be consumed.", labels, behind)
+        words = "Messages of a queue that a consumer group has yet to consume."
+        yield self._gauges("mqdb_queue_lag_messages", words, labels, behind)
 
     def _of_groups(self, sample: Sample) -> Iterator[Metric]:
         lags = bounded(sample.lags, self._most, names=lambda lag: lag[:2], rank=lambda lag: lag.lag, merge=_merged)
@@ -147,18 +150,20 @@ class BrokerCollector(FamilyCollector):
             numbers = [((lag.group, lag.topic), number(lag)) for lag in lags if all_of or lag.lag]
             return self._gauges(name, words, ("consumer_group", "topic"), numbers)
 
-        yield gauges("mqdb_consumer_committed_offset", "Sum of the committed offsets.", lambda lag: lag.committed)
-        yield gauges("mqdb_consumer_lag_messages", "Messages yet to be consumed.", lambda lag: lag.lag)
-        words = "Age of the oldest message yet to be consumed."
+        words = "Sum of the committed offsets of a consumer group in a topic."
+        yield gauges("mqdb_consumer_committed_offset", words, lambda lag: lag.committed)
+        words = "Messages of a topic that a consumer group has yet to consume."
+        yield gauges("mqdb_consumer_lag_messages", words, lambda lag: lag.lag)
+        words = "Age of the oldest message that a consumer group has yet to consume."
         yield gauges("mqdb_consumer_lag_seconds", words, lambda lag: lag.lag_seconds, all_of=False)
-        words = "Messages that failed and wait for their retry."
+        words = "Failed messages of a consumer group that wait for their retry."
         yield gauges("mqdb_consumer_waiting_messages", words, lambda lag: lag.waiting)
-        words = "Messages that were popped and are not acknowledged."
+        words = "Messages that a consumer group has popped but not acknowledged."
         yield gauges("mqdb_consumer_in_flight_messages", words, lambda lag: lag.in_flight)
         yield from self._of_members(sample)
 
     def _of_members(self, sample: Sample) -> Iterator[Metric]:
-        # 0 for groups that have an offset and no member: what one wants to hear of.
+        # A group that has offsets but no members is reported with 0, because it needs attention.
         members = Counter({(lag.group,): 0 for lag in sample.lags})
         unowned = members.copy()
         for lag in sample.lags:
@@ -169,15 +174,16 @@ class BrokerCollector(FamilyCollector):
             if each.kind == ClientKind.CONSUMER:
                 members[each.group,] += each.clients
         label = ("consumer_group",)
-        words = "Consumers of a group."
+        words = "Number of consumers in a group."
         yield self._gauges("mqdb_consumer_members", words, label, bounded_counts(members.items(), self._most))
-        words = "Queues of a group that no member reads."
+        words = "Queues that no member of a group reads."
         yield self._gauges("mqdb_consumer_unowned_queues", words, label, bounded_counts(unowned.items(), self._most))
         by_client = bounded_counts(clients.items(), self._most)
-        yield self._gauges("mqdb_clients", "Registered clients.", ("kind", "language", "version"), by_client)
+        words = "Registered producers and consumers."
+        yield self._gauges("mqdb_clients", words, ("kind", "language", "version"), by_client)
 
     def _of_dispatch(self, sample: Sample) -> Iterator[Metric]:
-        words = "Positions of the log that dispatch has yet to pass, gaps and open transactions too."
+        words = "Positions of the log that dispatch has yet to pass, including gaps and open transactions."
         yield self._gauge("mqdb_dispatch_behind_messages", words, sample.dispatch_behind)
         words = "Age of the oldest message that waits for its offset."
         yield self._gauge("mqdb_dispatch_behind_seconds", words, sample.dispatch_behind_seconds)
@@ -187,55 +193,57 @@ class BrokerCollector(FamilyCollector):
     def _of_schedule(self, sample: Sample) -> Iterator[Metric]:
         levels = sum(level.waiting for level in sample.delays)
         waiting = [(("level",), levels), (("timer",), sample.timers_waiting)]
-        words = "Messages that wait in delay levels, or for a time of delivery."
+        words = "Messages that wait in delay levels or for a delivery time."
         yield self._gauges("mqdb_scheduled_messages", words, ("kind",), waiting)
         level = max((level.late.total_seconds() for level in sample.delays if level.late is not None), default=0.0)
         late = [(("level",), max(level, 0.0)), (("timer",), sample.timers_late_seconds)]
-        yield self._gauges("mqdb_scheduled_late_seconds", "Time since the first one was due.", ("kind",), late)
-        words = "Time since the first recurring send was due."
+        words = "Time since the first scheduled message became due."
+        yield self._gauges("mqdb_scheduled_late_seconds", words, ("kind",), late)
+        words = "Time since the first recurring send became due."
         yield self._gauge("mqdb_cron_late_seconds", words, sample.crons.late_seconds)
-        yield self._gauge("mqdb_cron_paused", "Recurring sends that are paused.", sample.crons.paused)
+        yield self._gauge("mqdb_cron_paused", "Paused recurring sends.", sample.crons.paused)
 
     def _of_transactions(self, sample: Sample) -> Iterator[Metric]:
         halves = sample.halves
         by_state = [(("PREPARED",), halves.prepared), (("DISCARDED",), halves.discarded)]
-        words = "Half messages that are asked about, or were given up."
+        words = "Half messages whose producers are asked, and half messages that were given up."
         yield self._gauges("mqdb_half_messages", words, ("state",), by_state)
-        words = "Age of the oldest half message that is prepared."
+        words = "Age of the oldest half message in state PREPARED."
         yield self._gauge("mqdb_half_oldest_seconds", words, halves.oldest_seconds)
 
     def _of_log(self, sample: Sample) -> Iterator[Metric]:
         states = Counter(segment.state for segment in sample.segments)
         by_state = [((state.value,), states[state]) for state in SegmentState]
         yield self._gauges("mqdb_segments", "Segments of the log.", ("state",), by_state)
-        words = "Messages for which there is room in segments that exist."
+        words = "Messages for which the existing segments have room."
         yield self._gauge("mqdb_segment_room_messages", words, sample.segment_room)
         if sample.oldest_seconds is not None:
-            words = "Age of the oldest message that is kept."
+            words = "Age of the oldest stored message."
             yield self._gauge("mqdb_oldest_message_seconds", words, sample.oldest_seconds)
         by_part = [((part,), size) for part, size in sample.storage_bytes.items()]
-        yield self._gauges("mqdb_storage_bytes", "Bytes of tables with their indexes.", ("part",), by_part)
+        yield self._gauges("mqdb_storage_bytes", "Size of tables and their indexes.", ("part",), by_part)
 
     def _of_server(self, sample: Sample) -> Iterator[Metric]:
-        words = "Transactions since the oldest snapshot that keeps vacuum waiting."
+        words = "Transactions since the oldest snapshot that holds back vacuum."
         yield self._gauge("mqdb_xmin_age_transactions", words, sample.server.xmin_age)
-        words = "Age of the longest transaction of the server."
+        words = "Age of the longest transaction on the server."
         yield self._gauge("mqdb_longest_transaction_seconds", words, sample.server.longest_transaction_seconds)
-        words = "Use of the server's queue of notifications, 0 to 1."
+        words = "Used part of PostgreSQL's queue of notifications, from 0 to 1."
         yield self._gauge("mqdb_notify_queue_ratio", words, sample.server.notify_queue_ratio)
 
     def _of_replication(self, found: Replication) -> Iterator[Metric]:
         if found.timeline is not None:
-            words = "The timeline of the server: each promotion begins another one."
+            words = "PostgreSQL's timeline; each promotion begins a new timeline."
             yield self._gauge("mqdb_server_timeline", words, found.timeline)
         waits = found.sync_waits
         words = "Sessions whose commit waits for a synchronous standby."
         yield self._gauge("mqdb_sync_waiting_sessions", words, waits.sessions)
-        yield self._gauge("mqdb_sync_wait_seconds", "Wait of the oldest of them.", waits.oldest_seconds)
+        words = "Age of the oldest commit that waits for a synchronous standby."
+        yield self._gauge("mqdb_sync_wait_seconds", words, waits.oldest_seconds)
         states = Counter((each.sync_state or "unknown",) for each in found.receivers)
-        words = "Standbys and subscribers that are connected to the server."
+        words = "Standbys and subscribers connected to the server."
         yield self._gauges("mqdb_standbys", words, ("sync_state",), states.items())
-        # Several may have one name.
+        # Several standbys may have the same name.
         bytes_behind: dict[tuple[str, ...], float] = {}
         seconds_behind: dict[tuple[str, ...], float] = {}
         for each in found.receivers:
@@ -247,21 +255,22 @@ class BrokerCollector(FamilyCollector):
         words = "Bytes that a standby has yet to replay."
         behind = bounded_counts(bytes_behind.items(), self._most)
         yield self._gauges("mqdb_standby_behind_bytes", words, label, behind)
-        words = "Time until a standby had replayed the last records."
+        words = "Time that a standby took to replay the latest records."
         behind = bounded_counts(seconds_behind.items(), self._most)
         yield self._gauges("mqdb_standby_behind_seconds", words, label, behind)
         kept = bounded_counts([((slot.name,), slot.kept_bytes) for slot in found.slots], self._most)
-        yield self._gauges("mqdb_slot_kept_bytes", "Bytes of PostgreSQL's log that a slot keeps.", ("slot",), kept)
-        words = "Replication slots that are not in use."
+        words = "Bytes of PostgreSQL's log that a replication slot keeps."
+        yield self._gauges("mqdb_slot_kept_bytes", words, ("slot",), kept)
+        words = "Replication slots without a connection."
         yield self._gauge("mqdb_slots_inactive", words, sum(not slot.is_active for slot in found.slots))
         archiver = found.archiver
         failures = 0 if archiver is None else archiver.failures
-        words = "Files of PostgreSQL's log that could not be archived."
+        words = "Failed attempts to archive a file of PostgreSQL's log."
         yield self._counters("mqdb_archiver_failures", words, (), [((), failures)])
         failing = None if archiver is None else archiver.failing_seconds
-        words = "Time since the last archived file, if the last try has failed."
+        words = "Time since a file was last archived, if the latest attempt failed; otherwise 0."
         yield self._gauge("mqdb_archiver_failing_seconds", words, failing or 0)
-        words = "Tables that cannot be changed: a publication takes them, and they have no replica identity."
+        words = "Tables without a replica identity in a publication, in which PostgreSQL refuses changes."
         yield self._gauge("mqdb_published_tables_without_identity", words, found.unidentified_tables)
 
 

@@ -1,4 +1,4 @@
-"""Families of metrics whose series all name the broker and its cluster."""
+"""Families of metrics whose series all have the labels `broker` and `cluster`."""
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
@@ -16,7 +16,7 @@ _BROKER_LABELS: Final = ("broker", "cluster")
 
 
 class FamilyCollector(Collector):
-    """Collects metrics of one broker; a subclass says which."""
+    """The base class of collectors for the metrics of one broker."""
 
     def __init__(self, broker_name: str, cluster_name: str) -> None:
         self._broker = [broker_name, cluster_name]

@@ -1,8 +1,9 @@
-"""Guesses: slow down clients that guess passwords.
+"""Guesses: slows down clients that guess passwords.
 
-After 5 wrong passwords in a minute, from all addresses together, each password is checked a second later. The right
-password waits as well. If it were answered at once, a client could give up after some milliseconds and try the next
-one. With the wait a client tries one password a second on each connection, and the server bounds the connections.
+After 5 wrong passwords in a minute, from all addresses together, each check of a password is delayed by a second. A
+correct password is delayed, too: otherwise a client could give up after a few milliseconds without an answer, and try
+the next password. With the delay, a client can try one password per second on each connection, and the server limits
+the number of connections.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ _WAIT_SECONDS: Final = 1.0
 
 
 class Guesses:
-    """Remembers when the last passwords were wrong. Only the thread of the web server calls it."""
+    """Remembers the times of the latest wrong passwords. Only the web server's thread uses this class."""
 
     def __init__(
         self,
@@ -29,7 +30,7 @@ class Guesses:
         self._wrong: deque[float] = deque(maxlen=_MOST_WRONG)
 
     async def wait(self) -> None:
-        """Wait a moment if there were many wrong passwords. Call it before each check of a password."""
+        """Wait for a second if there were many wrong passwords. Call this method before each check of a password."""
         if len(self._wrong) == _MOST_WRONG and self._clock() - self._wrong[0] < _WITHIN_SECONDS:
             await self._pause(_WAIT_SECONDS)
 

@@ -1,16 +1,16 @@
-"""Histories: how often the log of a broker has had another history than before, as this process has seen it."""
+"""Histories: the number of times that this process has found the log of its broker with a different history."""
 
 from mqdb.store.log.history import History
 
 
 class Histories:
-    """The histories that connections of this process have met. One thread notes them, any may read."""
+    """Counts changes of the history that connections of this process find. One thread writes, any thread may read."""
 
     def __init__(self) -> None:
         self.changes = 0
         self._last: History | None = None
 
     def note(self, history: History) -> None:
-        """A connection has met this history."""
+        """Note the history that a connection has found."""
         self.changes += self._last not in (None, history)
         self._last = history

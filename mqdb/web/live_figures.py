@@ -1,4 +1,4 @@
-"""The figures of a broker as samples bring them: for the pages of the process that takes the samples."""
+"""The figures of a broker from its samples, for the pages of the process that takes the samples."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from mqdb.web.time_series import TOTAL, BrokerFigure, Key, TimeSeries
 
 
 class LiveFigures:
-    """The last sample, its predecessors as series, and the watchers of the next one. Any thread may use it."""
+    """The last sample, earlier samples as series, and callbacks for the next sample. Any thread may use the object."""
 
     def __init__(self) -> None:
         self.series: Final = TimeSeries()
@@ -24,17 +24,17 @@ class LiveFigures:
 
     @property
     def latest(self) -> tuple[int, Sample | None]:
-        """The last sample with its number; None while this process does not lead."""
+        """The number of the last sample, and the sample; None as the sample while this process does not lead."""
         with self._guard:
             return self._number, self._latest
 
     def add(self, sample: Sample) -> None:
-        """Take a sample, and wake the watchers."""
+        """Store a sample, and call the callbacks."""
         self.series.add(sample.taken_at, _counters(sample), _levels(sample))
         self._set(sample)
 
     def leave(self) -> None:
-        """This process no longer leads: there is no last sample. The series stay, and have a gap."""
+        """Drop the last sample, because this process no longer leads. The series stay, and have a gap."""
         self.series.interrupt()
         self._set(None)
 

@@ -1,7 +1,8 @@
-"""Rounds: what the loops of this process are doing, and how often each has succeeded and failed.
+"""Rounds: the state of the loops of this process, and the numbers of rounds that succeeded and failed.
 
-A loop tells by its `Context`: it connects or asks `may_act` when a round begins, and `on_round` gets the counts of the
-round, or its error. The thread of the loop writes, all others only read.
+A loop reports its rounds through its `Context`: a round begins with a call of `connect` or `may_act`, and ends with
+`on_round`, which receives the counts of the round or its error. The thread of the loop writes, all other threads only
+read.
 """
 
 from collections import Counter
@@ -15,12 +16,12 @@ from mqdb.common.clock import Clock, SystemClock
 from mqdb.service.service import Context
 from mqdb.web.durations import Durations
 
-#: What rounds count and is added up, by the names of the fields.
+#: The names of the counts that are added up over all rounds.
 SUMMED: Final = ("messages", "prepared", "committed", "rolled_back", "discarded", "lost")
 
 
 class LoopRounds:
-    """The rounds of one loop since the process began."""
+    """The rounds of one loop since the process started."""
 
     def __init__(self, name: str, clock: Clock) -> None:
         self.name = name
@@ -28,15 +29,15 @@ class LoopRounds:
         self.rounds = 0
         self.failures = 0
         self.sums: Counter[str] = Counter()
-        """The counts of all rounds, by the names in SUMMED, if the rounds have such counts."""
+        """The sums of the counts of all rounds, by the names in SUMMED; 0 if the rounds have no such count."""
         self.durations: dict[str, Durations] = {}
-        """By the rounds' names of their outcomes: "FAILED" for an error, "" for an outcome without a name."""
+        """The durations of rounds by their outcome: "FAILED" for an error, "" for an outcome without a name."""
         self.succeeded_at: float | None = None
-        """Unix time in seconds; None before the first success."""
+        """The Unix time of the last successful round; None before the first success."""
         self.outcome: object = None
-        """The counts of the last round, or its error; None before the first since the loop has started."""
+        """The counts of the last round, or its error; None from the start of the loop until its first round ends."""
         self.begun_at: float | None = None
-        """By the monotonic clock; None between two rounds."""
+        """The start of the current round, by the monotonic clock; None between two rounds."""
         self._idle_since = self._clock.monotonic()
 
     @property
@@ -47,7 +48,7 @@ class LoopRounds:
     def idle_seconds(self) -> float:
         """The seconds since the last round ended; 0 during a round.
 
-        After `wake`, the seconds since then until the next round.
+        Between `wake` and the next round, the seconds since `wake`.
         """
         return 0.0 if self.begun_at is not None else self._clock.monotonic() - self._idle_since
 
@@ -57,12 +58,12 @@ class LoopRounds:
         return 0.0 if begun_at is None else self._clock.monotonic() - begun_at
 
     def wake(self) -> None:
-        """Note that the loop starts, perhaps again."""
+        """Note that the loop starts or restarts."""
         self.outcome = None
         self.pause()
 
     def begin(self) -> None:
-        """Note that a round begins; called twice, it began the first time."""
+        """Note that a round begins. During a round, further calls have no effect."""
         if self.begun_at is None:
             self.begun_at = self._clock.monotonic()
 
@@ -98,25 +99,25 @@ class Rounds:
         self._services_run = False
 
     def watch_leadership(self, context: Context) -> Context:
-        """The context to give to leadership."""
+        """A context for leadership that also notes its rounds here."""
         return _watched(self.leadership, context)
 
     def watch(self, name: str, context: Context) -> Context:
-        """The context to give to a service. A name that comes again counts on."""
+        """A context for a service that also notes its rounds here. If its name is known, its counts continue."""
         return _watched(self.services.setdefault(name, LoopRounds(name, self._clock)), context)
 
     def services_start(self) -> None:
-        """To be called before the services start."""
+        """Note that the services are about to start."""
         for each in self.services.values():
             each.wake()
         self._services_run = True
 
     def services_stop(self) -> None:
-        """To be called before they stop."""
+        """Note that the services are about to stop."""
         self._services_run = False
 
     def running(self) -> Iterable[LoopRounds]:
-        """The loops that should make rounds now."""
+        """The loops that should be running rounds now."""
         return [self.leadership, *(self.services.values() if self._services_run else ())]
 
 

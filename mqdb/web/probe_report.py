@@ -2,23 +2,23 @@
 
 from typing import Final, NamedTuple, Protocol
 
-#: The result of a check that does not fail.
+#: The result of a check that passes.
 PASSED: Final = "ok"
 
 
 class Report(NamedTuple):
-    """The checks with a sentence for each: "ok", or the reason of its failure."""
+    """The results of the checks by name: "ok", or the reason for the failure."""
 
     checks: dict[str, str]
 
     @property
     def failing(self) -> list[str]:
-        """The checks that fail."""
+        """The names of the failed checks."""
         return [name for name, sentence in self.checks.items() if sentence != PASSED]
 
     @property
     def has_passed(self) -> bool:
-        """Whether none fails."""
+        """Whether all checks passed."""
         return not self.failing
 
 

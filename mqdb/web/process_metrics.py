@@ -1,4 +1,4 @@
-"""The metrics of several processes as one collector: each keeps its own in files of one directory."""
+"""One collector for the metrics of several processes, which write their metrics to files in one directory."""
 
 from collections.abc import Iterable
 
@@ -8,17 +8,17 @@ from prometheus_client.registry import Collector
 
 
 class ProcessMetrics(Collector):
-    """Sums over the processes that had this directory as PROMETHEUS_MULTIPROC_DIR, those that have ended included."""
+    """Sums over all processes with this directory as PROMETHEUS_MULTIPROC_DIR, including those that have exited."""
 
     def __init__(self, directory: str) -> None:
         self._collector = MultiProcessCollector(None, directory)  # type: ignore[no-untyped-call]
 
     def collect(self) -> Iterable[Metric]:
-        """Read the files."""
+        """Read the metrics from the files."""
         metrics: Iterable[Metric] = self._collector.collect()  # type: ignore[no-untyped-call]
         return metrics
 
 
 def forget_state(directory: str, pid: int) -> None:
-    """A process has ended. Its counters stay, and what was true of it as long as it lived goes."""
+    """Remove the gauges of a process that has exited. Its counters stay."""
     mark_process_dead(pid, directory)  # type: ignore[no-untyped-call]

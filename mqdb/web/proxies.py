@@ -1,7 +1,7 @@
-"""Trusted proxies: they authenticate people, and name the person of a request in a header.
+"""Trusted proxies, which authenticate people and name the person behind a request in a header.
 
-A proxy is trusted by the address of its TCP connection. No header changes this address, because the server does not
-read X-Forwarded-For (`proxy_headers=False`).
+A proxy is recognized by the address of its TCP connection. No header can change this address, because the server does
+not read X-Forwarded-For (`proxy_headers=False`).
 """
 
 from contextlib import suppress
@@ -27,7 +27,7 @@ class Proxies:
 
     @classmethod
     def of(cls, settings: Settings) -> "Proxies":
-        """The proxies of the settings."""
+        """The trusted proxies in the settings."""
         return cls(settings.web_user_header, settings.trusted_networks)
 
     @property
@@ -36,9 +36,9 @@ class Proxies:
         return bool(self._networks)
 
     def person(self, scope: Scope) -> str | None:
-        """The name that a trusted proxy gives; None for another peer, and if the header does not hold one name.
+        """The name that a trusted proxy sends; None for any other peer, or if the header is missing or repeated.
 
-        A name that is too long or has control characters is ignored, because a shortened name may be another person's.
+        A name that is too long or has control characters is ignored. A shortened name could be another person's.
         """
         if not self._is_trusted(scope):
             return None

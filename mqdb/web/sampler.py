@@ -1,7 +1,7 @@
-"""The sampler: asks the database for the metrics of a broker, as long as this process leads it.
+"""The sampler: queries the database for the metrics of a broker, as long as this process leads the broker.
 
-A scrape and a page render the last sample, so they never wait for the database. The database is asked every 5 s,
-however many monitors and pages there are, and less often if a sample takes long.
+Scrapes and pages render the last sample, so they never wait for the database. The sampler queries the database every
+5 s, regardless of the number of monitors and pages, and less often if a sample takes long.
 """
 
 import time
@@ -16,7 +16,7 @@ from mqdb.service.service import Context, LoopService
 from mqdb.web.broker_sample import Sample, take
 from mqdb.web.live_figures import LiveFigures
 
-#: A statement that takes longer would keep vacuum waiting.
+#: A statement that takes longer would hold back vacuum.
 _STATEMENT_TIMEOUT = "30s"
 
 
@@ -26,35 +26,35 @@ class SamplerConfig:
 
     interval: timedelta = timedelta(seconds=5)
     longest_interval: timedelta = timedelta(seconds=15)
-    """The interval of a broker whose samples take more than a twentieth of `interval`."""
+    """The limit of the interval, which grows to 20 times the duration of a sample."""
     first_interval: timedelta = timedelta(seconds=1)
-    """Rates are known with the second sample."""
+    """The interval after the first sample, because rates need two samples."""
     storage_interval: timedelta = timedelta(seconds=60)
-    """The interval for sizes, which read the size of each file."""
+    """The interval for storage sizes, for which the size of each file is read."""
     per_queue: tuple[str, ...] = ()
-    """Topics that are reported by queue."""
+    """Topics that are measured queue by queue."""
     service_set: str = LeadershipConfig().service_set
 
 
 class Sampler(LoopService[Sample]):
-    """Takes samples and keeps the last one."""
+    """Takes samples and keeps the last sample."""
 
     name = "sampler"
 
     def __init__(
         self, context: Context, config: SamplerConfig = SamplerConfig(), figures: LiveFigures | None = None
     ) -> None:
-        """`figures` gets each sample."""
+        """Each sample is also added to `figures`."""
         super().__init__(context)
         self._config = config
         self._figures = figures
         self._storage_until = 0.0
         self._is_warm = False
         self.latest: Sample | None = None
-        """None before the first one, and when this process does not lead."""
+        """The last sample; None before the first sample, and while this process does not lead."""
 
     def prepare(self, connection: Connection) -> None:
-        # A plan that is made while segments are empty would read them from end to end when they have filled.
+        # A plan made while segments are empty would read them from end to end after they have filled.
         settings = {"enable_seqscan": "off", "enable_bitmapscan": "off", "statement_timeout": _STATEMENT_TIMEOUT}
         connection.execute(select(*(func.set_config(*setting, False) for setting in settings.items())))
 

@@ -1,7 +1,7 @@
-"""The figures of a broker over the last hour and the last day, in memory: for charts, and gone with the process.
+"""The figures of a broker over the last hour and the last day, kept for charts in the memory of the process.
 
-Each sample adds a point to a series: a rate since the sample before, or a level. Series exist for topics and groups
-that have had something in this time, and their number is bounded: 9 kB each. A new leader begins without points.
+Each sample adds a point to a series: a rate since the previous sample, or a level. Only topics and groups that were
+active in this time have series. A series takes 9 kB, and their number is limited. A new leader starts without points.
 """
 
 import math
@@ -13,10 +13,10 @@ from typing import Final, NamedTuple, TypeAlias
 
 from mqdb.drawing.charts import Point
 
-#: A topic or group beyond these is only part of the total. 3,000 series take 27 MB.
+#: The greatest number of series; further topics and groups only count in the total. 3,000 series take 27 MB.
 MOST_SERIES: Final = 3_000
 
-#: The name of the series that has the sum of all topics or groups, also of those without a series.
+#: The name of the series with the sum of all topics or groups, including those without a series.
 TOTAL: Final = ""
 
 #: The name of the sum of all series that `busiest` does not return. No topic or group can have it.
@@ -24,20 +24,20 @@ OTHERS: Final = "all others"
 
 
 class BrokerFigure(StrEnum):
-    """A figure, and by which names it has series."""
+    """A figure, which has a series for each topic, for each group, or for the whole broker."""
 
     STORED = "stored"
-    """Messages per second that a topic has taken; no retries, dead letters and system topics."""
+    """Messages per second stored in a topic; there are no series for retry, dead letter and system topics."""
     CONSUMED = "consumed"
-    """Messages per second of a topic by which the offsets of all groups have moved."""
+    """Messages per second by which all groups together have moved their offsets in a topic."""
     DELIVERED = "delivered"
-    """Messages per second by which the offsets of a group have moved."""
+    """Messages per second by which a group has moved its offsets."""
     RETRIED = "retried"
-    """Failed messages of a group that came again, per second."""
+    """Retried messages of a group per second."""
     DEAD = "dead"
-    """Dead letters of a group per second."""
+    """New dead letters of a group per second."""
     LETTERS = "letters"
-    """All dead letters of a group since it was created."""
+    """All dead letters of a group since its creation."""
     LAG = "lag"
     """Messages that a group has yet to consume."""
     LAG_SECONDS = "lag_seconds"
@@ -45,19 +45,19 @@ class BrokerFigure(StrEnum):
     MEMBERS = "members"
     """Consumers of a group."""
     TIMERS = "timers"
-    """Messages that wait for a time."""
+    """Messages that wait for their delivery time."""
     HALVES = "halves"
-    """Half messages without an end."""
+    """Half messages whose producers are asked."""
     DISPATCH_P50 = "dispatch_p50"
     DISPATCH_P99 = "dispatch_p99"
-    """Seconds from storing a message until it has an offset, half and 99 % of the latest ones."""
+    """The median and the 99th percentile of the seconds for which recent messages waited for dispatch."""
     WAL = "wal"
-    """Bytes per second of PostgreSQL's log."""
+    """Bytes per second written to PostgreSQL's log."""
     DISK = "disk"
-    """Bytes of the tables and indexes of the broker."""
+    """The size of the broker's tables and indexes, in bytes."""
 
 
-#: Counters: a series has their growth per second. All others are levels.
+#: Counters, whose series have the growth per second. All other figures are levels.
 RATES: Final = frozenset(
     {
         BrokerFigure.STORED,
@@ -73,7 +73,7 @@ Key: TypeAlias = tuple[BrokerFigure, str]
 
 
 class SeriesSpan(StrEnum):
-    """The length of a series. Its points are 5 s or a minute apart."""
+    """The time that a series covers. Its points are 5 s apart for an hour, and a minute apart for a day."""
 
     HOUR = "hour"
     DAY = "day"
@@ -86,12 +86,12 @@ class _Size(NamedTuple):
 
 _SIZES: Final = {SeriesSpan.HOUR: _Size(720, 3_600.0), SeriesSpan.DAY: _Size(1_440, 86_400.0)}
 
-#: Points of the day are this far apart.
+#: The seconds between two points of a day.
 _MINUTE: Final = 60.0
 
 
 class TimeSeries:
-    """The series of one broker. One thread adds samples, any thread reads."""
+    """The series of one broker. One thread adds samples, any thread may read."""
 
     def __init__(self, most_series: int = MOST_SERIES) -> None:
         self._guard = threading.Lock()
@@ -101,10 +101,10 @@ class TimeSeries:
         self._minute = _Minute()
 
     def add(self, at: float, counters: Mapping[Key, float], levels: Mapping[Key, float]) -> None:
-        """Add the figures of one sample, taken `at` a time of the monotonic clock.
+        """Add the figures of one sample; `at` is its time by the monotonic clock.
 
-        The first sample gives no rates. A counter that is lower than before belongs to a topic that was made again, and
-        counts from 0; an offset that was reset to an earlier one counts as 0.
+        The first sample gives no rates. If the count of stored messages is lower than before, the topic was recreated,
+        and its growth is the whole count. If another counter is lower, such as offsets after a reset, its growth is 0.
         """
         values = dict(levels)
         before, seconds = self._counters, 0.0 if self._counted_at is None else at - self._counted_at
@@ -124,13 +124,13 @@ class TimeSeries:
                 self._rings[SeriesSpan.DAY].add(minute_at, of_minute)
 
     def interrupt(self) -> None:
-        """The next sample gives no rates, as the first one: what has happened since the last one is not known."""
+        """Make the next sample give no rates, because the changes since the last sample are unknown."""
         self._counters, self._counted_at = {}, None
 
     def of(
         self, figure: BrokerFigure, name: str = TOTAL, span: SeriesSpan = SeriesSpan.HOUR, *, since: float = -math.inf
     ) -> list[Point]:
-        """The points of one series from the time `since` on, the oldest first; [] without any."""
+        """The points of one series from the time `since` on, oldest first; [] without points."""
         with self._guard:
             return self._rings[span].of((figure, name), since)
 
@@ -145,7 +145,7 @@ class TimeSeries:
             return [name for of, name in self._rings[SeriesSpan.HOUR].keys if of is figure and name != TOTAL]
 
     def busiest(self, figure: BrokerFigure, most: int, span: SeriesSpan = SeriesSpan.HOUR) -> dict[str, list[Point]]:
-        """The series with the greatest sums, in that order, and OTHERS if there are more than `most`."""
+        """The `most` series with the greatest sums, greatest first, and OTHERS if there are further series."""
         with self._guard:
             rings = self._rings[span]
             names = [name for of, name in rings.keys if of is figure and name != TOTAL]
@@ -170,9 +170,9 @@ class _Rings:
         self._count = 0
         self._times = array("d", [0.0] * points)
         self._values: dict[Key, array[float]] = {}
-        #: The sum of the points of each series, so that the busiest are found without a look at all points.
+        #: The sum of the points of each series, so that `busiest` does not read all points.
         self._sums: dict[Key, float] = {}
-        #: The number of the last sample in which a series had something; without it a series goes after its span.
+        #: The number of the last sample in which a series was active. A series is dropped after an idle span.
         self._last_active: dict[Key, int] = {}
 
     def add(self, at: float, values: Mapping[Key, float]) -> None:
@@ -180,7 +180,7 @@ class _Rings:
         self._count += 1
         self._times[place] = at
         for key, value in values.items():
-            # A rate of 0 is the rule, a level of 0 is news.
+            # A rate of 0 is normal and does not count as activity; a level of 0 does.
             if value or key[0] not in RATES:
                 self._last_active[key] = number
                 if key not in self._values and (key[1] == TOTAL or len(self._values) < self._most):
@@ -223,19 +223,19 @@ class _Rings:
 
 
 def _counted(value: float) -> float:
-    """A value as a part of a sum: a missing one is 0."""
+    """A value as a part of a sum: 0 if the value is missing."""
     return 0.0 if math.isnan(value) else value
 
 
 class _Minute:
-    """The samples since the last point of the day: of a rate their mean, of a level the highest."""
+    """Combines the samples of a minute into a point of the day: the mean of a rate, the maximum of a level."""
 
     def __init__(self) -> None:
         self._begun: float | None = None
         self._values: dict[Key, list[float]] = {}
 
     def add(self, at: float, values: Mapping[Key, float]) -> list[tuple[float, dict[Key, float]]]:
-        """The minute that this sample ends, if it does."""
+        """Add a sample; returns the point of the minute that this sample ends, if it ends a minute."""
         if self._begun is None:
             self._begun = at
         for key, value in values.items():

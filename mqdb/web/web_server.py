@@ -16,41 +16,41 @@ from mqdb.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-#: The time that a response has left when the server stops.
+#: The time that responses have to finish when the server stops.
 _GRACE_SECONDS: Final = 1
 _LONGEST_STOP_SECONDS: Final = 5
 
-#: So many connections may be open. Each takes a file, and the services need files to reach the database.
+#: The limit of open connections. Each takes a file, and the services need files for the database.
 _MOST_CONNECTIONS: Final = 100
-#: A connection that has brought no whole request by then is closed: perhaps its peer is gone.
+#: A connection without a complete request after this time is closed, because its peer may be gone.
 _REQUEST_SECONDS: Final = 10.0
 
 
 class _Protocol(H11Protocol):
-    """uvicorn's, which takes any number of connections and waits for their requests for ever."""
+    """uvicorn's HTTP protocol with two limits: for the number of connections, and for the wait for a request."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         if len(self.connections) >= _MOST_CONNECTIONS:
             self.transport = transport
             transport.abort()
             return
-        # asyncio does so only for sockets that were made with IPPROTO_TCP. Head and body are two packets, and the
-        # second one would wait for the browser's delayed ACK of the first: 40 ms.
+        # asyncio sets this option only on sockets that were made with IPPROTO_TCP. Head and body are two packets, and
+        # the second packet would wait for the browser's delayed ACK of the first: 40 ms.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         super().connection_made(transport)
         self.loop.call_later(_REQUEST_SECONDS, self._close_unless_asked)
 
     def _close_unless_asked(self) -> None:
-        # Before the first request there is no cycle, whatever its type says.
+        # Before the first request `cycle` is None, whatever its type says.
         if self.cycle is None:
             self.transport.close()  # type: ignore[unreachable]
 
 
 class WebServer:
-    """Serves an application from when it is made until it is stopped."""
+    """Serves an application from the construction of the object until `stop`."""
 
     def __init__(self, address: HttpAddress, application: ASGIApp) -> None:
-        """Raises OSError if the address cannot be listened on."""
+        """Raises OSError if the server cannot listen on the address."""
         self._socket = _listen(address)
         self.address = HttpAddress(address.host, self._socket.getsockname()[1])
         config = uvicorn.Config(
@@ -60,7 +60,7 @@ class WebServer:
             ws="none",
             lifespan="off",
             log_config=None,
-            # It would warn of each malformed request, and anyone can send one.
+            # Otherwise uvicorn would warn of each malformed request, and anyone can send such requests.
             log_level=logging.ERROR,
             access_log=False,
             server_header=False,
@@ -68,12 +68,12 @@ class WebServer:
             timeout_graceful_shutdown=_GRACE_SECONDS,
         )
         self._server = uvicorn.Server(config)
-        # Outside of the main thread it installs no handlers of signals.
+        # Outside the main thread, uvicorn installs no signal handlers.
         self._thread = threading.Thread(target=self._run, name="mqdb-web", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop serving; returns when all requests have ended, or after some seconds."""
+        """Stop serving; returns when all requests have ended, or after a few seconds."""
         self._server.should_exit = True
         self._thread.join(_LONGEST_STOP_SECONDS)
         self._socket.close()
