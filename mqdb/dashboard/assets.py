@@ -1,6 +1,6 @@
-"""Assets: what browsers load besides pages. All of it comes from this package.
+"""Assets: the files that browsers load besides pages. All of these files are in this package.
 
-A file of others stays as they have published it, so that its hash can be compared with theirs.
+A third-party file is unchanged, so that its hash can be compared with that of the published file.
 """
 
 from pathlib import Path
@@ -10,7 +10,7 @@ STATIC: Final = Path(__file__).parent / "static"
 
 
 class Vendored(NamedTuple):
-    """A file of others in `static`."""
+    """A third-party file in `static`."""
 
     file: str
     project: str
@@ -18,7 +18,7 @@ class Vendored(NamedTuple):
     licence: str
     licence_file: str
     source: str
-    """Package of the npm registry, and the path inside."""
+    """The package in the npm registry, and the path of the file in the package."""
     sha256: str
 
 

@@ -1,4 +1,4 @@
-"""The brokers of a dashboard: those of the settings, wherever they are now."""
+"""The brokers of a dashboard: those in the settings, at their current addresses."""
 
 import threading
 import time
@@ -12,12 +12,12 @@ from mqdb.settings.broker_list import brokers_of
 from mqdb.web.live_figures import LiveFigures
 from mqdb_client import Admin, BrokerAdmin, DoctorThresholds
 
-#: To find an embedded broker takes 3 ms, as much as the rest of a small page.
+#: Finding an embedded broker takes 3 ms, as long as the rest of a small page.
 _KNOWN_SECONDS: Final = 2.0
 
 
 class Brokers:
-    """The way of the dashboard to its brokers. Any thread may use it."""
+    """The dashboard's access to its brokers. Any thread may use the object."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -36,9 +36,9 @@ class Brokers:
         return next((each for each in self.admin().brokers if each.name == name), None)
 
     def admin(self) -> Admin:
-        """Administers the brokers. An embedded one may have come back on another port.
+        """The `Admin` of the brokers, made again if an embedded broker has restarted on another port.
 
-        Raises BrokerUnavailable for an embedded broker that does not run.
+        Raises BrokerUnavailable if an embedded broker is not running.
         """
         with self._guard:
             now = time.monotonic()

@@ -56,13 +56,13 @@ _SUBJECTS: Final = (
 
 
 class Dashboard:
-    """The pages for the brokers of the settings, as an ASGI application."""
+    """The dashboard of the brokers in the settings, as an ASGI application."""
 
     def __init__(self, settings: Settings, on_welcome: Callable[[str], None] = lambda line: None) -> None:
-        """Connects to nothing yet. `on_welcome` gets the line with the new link when the last one has been used."""
+        """Does not connect yet. After a use of the one-time link, calls `on_welcome` with the line of a new link."""
         self.brokers: Final = Brokers(settings)
         self.figures: Final = self.brokers.figures
-        """For the server that samples the broker of these pages."""
+        """The server that samples the broker of these pages adds its samples here."""
         self.live: Final = Live(self.brokers)
         self.tails: Final = Tails(self.brokers)
         self._address: HttpAddress | None = None
@@ -92,7 +92,7 @@ class Dashboard:
         self.application: Final = Starlette(routes=routes, middleware=[gate], exception_handlers={404: _nowhere})
 
     def link(self, address: HttpAddress) -> str:
-        """The link to open in a browser. It logs in, once, if there is neither a password nor a trusted proxy."""
+        """The link to open in a browser. Without a password and a trusted proxy, the link logs in once."""
         query = {"token": self._sessions.link_token} if self._sessions.has_link else {}
         return f"http://{address}{path('login', **query)}"
 
@@ -118,4 +118,4 @@ def _first(visit: Visit) -> Response:
 
 
 async def _nowhere(_request: Request, _error: Exception) -> Response:
-    return PlainTextResponse("There is no such page. The first one is /.\n", 404)
+    return PlainTextResponse("There is no such page. Start at /.\n", 404)

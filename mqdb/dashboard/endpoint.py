@@ -1,4 +1,4 @@
-"""The endpoint: the way from a request to the function of a page, and from an error to a page that says it."""
+"""The endpoint: calls the function of a page for a request, and turns an error into a page."""
 
 import hmac
 import logging
@@ -20,12 +20,12 @@ logger = logging.getLogger(__name__)
 
 Handler: TypeAlias = Callable[[Visit], Response]
 
-#: Pages that are made at a time, each of which may hold a connection. Metrics and probes wait for none of them.
+#: The limit of pages that are made at the same time; each may use a connection. Metrics and probes do not wait.
 _MOST_AT_A_TIME: Final = 8
 
 
 class Page(NamedTuple):
-    """A page: its path below its broker, its handler, and whether it can change something."""
+    """A page: its path below the path of the broker, its handler, and whether the page can make changes."""
 
     path: str
     handler: Handler
@@ -33,14 +33,14 @@ class Page(NamedTuple):
 
 
 class Endpoints:
-    """Makes routes of pages."""
+    """Creates the routes of pages."""
 
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers
         self._limiter: anyio.CapacityLimiter | None = None
 
     def route(self, page: Page, prefix: str = "/b/{broker}/") -> Route:
-        """The route of a page. A form is posted to the page that shows it."""
+        """The route of a page. Forms on the page are posted to the same route."""
 
         async def endpoint(request: Request) -> Response:
             return await self._answer(request, page.handler)
@@ -56,7 +56,7 @@ class Endpoints:
             except FormRefused as refused:
                 return refused.response
             if not hmac.compare_digest((form.raw("form_token") or "").encode(), session.form_token.encode()):
-                return PlainTextResponse("The form is not of this session. Go back, load the page again.\n", 403)
+                return PlainTextResponse("The form belongs to another session. Go back and reload the page.\n", 403)
         visit = Visit(request, session, self._brokers, form)
         if self._limiter is None:
             self._limiter = anyio.CapacityLimiter(_MOST_AT_A_TIME)
@@ -73,11 +73,11 @@ def _made(handler: Handler, visit: Visit) -> Response:
     except Exception:
         fields = {"path": visit.request.url.path}
         logger.exception("page %(path)s failed", fields, extra=fields)
-        return error_page(visit, "the page failed; the log of the process says why", 500)
+        return error_page(visit, "the page failed; see the log of the process", 500)
 
 
 def error_page(visit: Visit, sentence: str, status: int) -> Response:
-    """A page that says what is wrong."""
+    """A page that shows an error."""
     return visit.page("fault.html" if visit.is_fragment else "error.html", status, sentence=sentence)
 
 

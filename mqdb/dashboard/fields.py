@@ -1,4 +1,4 @@
-"""Fields: what a query or a form says, as text that a browser has sent. An empty field counts as not given."""
+"""The fields of a query or a form, as text that a browser has sent. An empty field counts as missing."""
 
 import re
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from mqdb.errors import ParameterInvalid, shown
 
 ChoiceT = TypeVar("ChoiceT", bound=StrEnum)
 
-#: Of a form: a body of 4 MiB, each byte of which may take three.
+#: The limit of a form: a body of 4 MiB, each byte of which may be sent as three bytes.
 MOST_FORM_BYTES: Final = 16 * 1024 * 1024
 _MOST_FIELDS: Final = 2_000
 
@@ -25,52 +25,52 @@ _NUMBER: Final = re.compile(r"\d{1,19}", re.ASCII)
 
 
 def checked(name: str, value: str) -> str:
-    """The value. Raises ParameterInvalid for one that PostgreSQL cannot hold."""
+    """Return the value. Raises ParameterInvalid if PostgreSQL cannot store the value."""
     if storable(value) != value:
-        raise ParameterInvalid(name, value, "holds a character that PostgreSQL cannot store")
+        raise ParameterInvalid(name, value, "has a character that PostgreSQL cannot store")
     return value
 
 
 class Fields:
-    """Names and values, in the order in which they were sent."""
+    """The names and values of fields, in the order in which they were sent."""
 
     def __init__(self, pairs: Sequence[tuple[str, str]] = ()) -> None:
         self._pairs = pairs
 
     def raw(self, name: str) -> str | None:
-        """The value as it was sent; None without the field."""
+        """The value of a field as it was sent; None if the field is missing."""
         return next((value for key, value in self._pairs if key == name), None)
 
     def text(self, name: str) -> str | None:
-        """The value without blanks around it; None if it is empty. Raises ParameterInvalid."""
+        """The value of a field without surrounding blanks; None if the value is empty. Raises ParameterInvalid."""
         return checked(name, (self.raw(name) or "").strip()) or None
 
     def all(self, name: str) -> list[str]:
-        """The values of all fields of that name. Raises ParameterInvalid."""
+        """The values of all fields with this name. Raises ParameterInvalid."""
         return [checked(name, value) for key, value in self._pairs if key == name]
 
     def has(self, name: str) -> bool:
-        """Whether there is a value: a switch is on."""
+        """Whether the field has a value; for a switch, whether the switch is on."""
         return self.text(name) is not None
 
     def number(self, name: str) -> int | None:
-        """A whole number from 0. Raises ParameterInvalid."""
+        """The value as a whole number, 0 or greater; None if the value is empty. Raises ParameterInvalid."""
         text = self.text(name)
         if text is None:
             return None
         if not _NUMBER.fullmatch(text) or int(text) >= 2**63:
-            raise ParameterInvalid(name, text, "write a whole number from 0")
+            raise ParameterInvalid(name, text, "write a whole number, 0 or greater")
         return int(text)
 
     def choice(self, name: str, among: type[ChoiceT]) -> ChoiceT:
-        """One of the values of an enumeration. Raises ParameterInvalid."""
+        """The value as a member of an enumeration. Raises ParameterInvalid."""
         text = self.text(name)
         if text not in list(among):
             raise ParameterInvalid(name, text, f"choose one of {', '.join(among)}")
         return among(text)
 
     def time(self, name: str) -> datetime | timedelta | None:
-        """A moment, in UTC unless it says otherwise, or how long ago. Raises ParameterInvalid."""
+        """The value as a time, in UTC if it has no UTC offset, or as a duration before now. Raises ParameterInvalid."""
         text = self.text(name)
         if text is None:
             return None
@@ -91,7 +91,7 @@ def query_of(request: Request) -> Fields:
 
 
 class FormRefused(Exception):
-    """A posted body is not a form, or too large."""
+    """A posted body is not a form or is too large."""
 
     def __init__(self, response: PlainTextResponse) -> None:
         super().__init__()
@@ -99,14 +99,14 @@ class FormRefused(Exception):
 
 
 async def form_of(request: Request, most_bytes: int = MOST_FORM_BYTES) -> Fields:
-    """The form that was posted. Raises FormRefused."""
+    """The fields of a posted form. Raises FormRefused."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
-        raise FormRefused(PlainTextResponse(f"Send a form, as {_FORM}.\n", 415))
+        raise FormRefused(PlainTextResponse(f"Send a form with the content type {_FORM}.\n", 415))
     content = bytearray()
     async for chunk in request.stream():
         content += chunk
         if len(content) > most_bytes:
-            raise FormRefused(PlainTextResponse(f"A form may have {most_bytes:,} bytes.\n", 413))
+            raise FormRefused(PlainTextResponse(f"A form may have at most {most_bytes:,} bytes.\n", 413))
     try:
         pairs = parse_qsl(content.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
     except ValueError as error:

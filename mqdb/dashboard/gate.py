@@ -1,9 +1,9 @@
-"""The gate: it shows pages and makes changes only for requests of people who have logged in.
+"""The gate: only people who have logged in may see pages and make changes.
 
-A change has to come from a page of the dashboard itself, which the browser tells by Sec-Fetch-Site, or by Origin on an
-address without TLS. The forms carry a token besides, which the endpoint checks.
+A change has to come from a page of the dashboard itself. The browser reports the origin in the header Sec-Fetch-Site,
+or in Origin on an address without TLS. In addition, forms contain a token, which the endpoint checks.
 
-If a trusted proxy names a person, cookies and passwords of the request do not count: the proxy only passes them on.
+If a trusted proxy names a person, cookies and passwords in the request are ignored: the proxy only passes them on.
 """
 
 from typing import Final
@@ -29,7 +29,7 @@ _HEADERS: Final = {
         "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
-    # Not no-referrer: with that, browsers say `Origin: null` for forms.
+    # Not no-referrer, with which browsers send `Origin: null` for forms.
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -37,7 +37,7 @@ _HEADERS: Final = {
 
 
 class Gate:
-    """ASGI middleware. The session of a request is in its state."""
+    """ASGI middleware, which adds the session to the state of a request."""
 
     def __init__(
         self, app: ASGIApp, *, sessions: Sessions, proxies: Proxies, guesses: Guesses, read_only: bool
@@ -81,7 +81,7 @@ class Gate:
         if session is None:
             return self._stranger(request, authorization)
         if session.standing is PersonStanding.VIEWER and request.method not in _SAFE_METHODS and path != LOGOUT:
-            return _said(403, "The password of viewers changes nothing here.")
+            return _said(403, "The password for viewers does not allow changes.")
         request.state.session = session
         return None
 
@@ -101,13 +101,13 @@ class Gate:
     def _stranger(self, request: Request, authorization: str | None) -> Response:
         if authorization is not None and self._sessions.has_password:
             challenge = 'Basic realm="mqdb", charset="UTF-8"'
-            return _said(401, "This needs the password of MQDB_WEB_PASSWORD.", **{"WWW-Authenticate": challenge})
+            return _said(401, "The password in MQDB_WEB_PASSWORD is required.", **{"WWW-Authenticate": challenge})
         if not self._has_login:
-            return _said(403, "Come through a proxy of MQDB_WEB_TRUSTED_PROXIES. It has to name you.")
+            return _said(403, "Use a proxy in MQDB_WEB_TRUSTED_PROXIES that sends your name.")
         if request.method not in _SAFE_METHODS:
             return _said(401, "Log in first.")
         if request.headers.get("hx-request"):
-            # A part of a page whose session is over: all of the page goes to the login.
+            # The session of a page has ended: the whole page, not only the requested part, goes to the login.
             return _said(401, "Log in first.", **{"HX-Redirect": LOGIN})
         return RedirectResponse(LOGIN, 303)
 

@@ -1,4 +1,4 @@
-"""Login: by the one-time link that `mqdb serve` prints, or by name and password."""
+"""Login by the one-time link that `mqdb serve` prints, or by name and password."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ from mqdb.dashboard.login_sessions import Sessions
 from mqdb.dashboard.rendering import render
 from mqdb.web.guesses import Guesses
 
-#: Of the form, which strangers can post.
+#: The limit of the login form, which anyone can post.
 _MOST_FORM_BYTES: Final = 64 * 1024
 
 
@@ -22,7 +22,7 @@ class Login:
         self._guesses = guesses
 
     async def login(self, request: Request) -> Response:
-        """The form, and what it posts; or the link."""
+        """Show the login form, check a posted form, or redeem a one-time link."""
         if request.method == "POST":
             try:
                 form = await form_of(request, _MOST_FORM_BYTES)
@@ -32,15 +32,15 @@ class Login:
             key = self._sessions.log_in(form.raw("name") or "", form.raw("password") or "")
             if key is None:
                 self._guesses.note_wrong()
-                return self._form(403, "This is not the password.")
+                return self._form(403, "The password is wrong.")
             return self._welcome(key)
         token = request.query_params.get("token")
-        # A HEAD looks, and spends nothing.
+        # A HEAD request does not use the link up.
         if token is None or request.method != "GET":
             return self._form(200)
         key = self._sessions.redeem(token)
         if key is None:
-            return self._form(403, "This link has been used, or is not of this process.")
+            return self._form(403, "This link has been used already, or belongs to another process.")
         return self._welcome(key)
 
     async def logout(self, request: Request) -> Response:

@@ -1,6 +1,6 @@
-"""Sessions of people who have logged in, and the one-time link to log in without a password and a trusted proxy.
+"""Sessions of people who have logged in, and the one-time link for logging in without a password or a trusted proxy.
 
-They live in this process, and end with it. Only the thread of the web server calls `Sessions`.
+Sessions are in the memory of this process, and end with the process. Only the web server's thread uses `Sessions`.
 """
 
 import base64
@@ -14,43 +14,43 @@ from typing import Final
 
 from mqdb.common.printable import printable
 
-#: Who is behind a change if nobody has said a name.
+#: The actor of a change by a person without a name.
 NOBODY: Final = "dashboard"
 
 #: The longest name; an actor may have 255 characters.
 _MOST_NAME: Final = 100
 
 _MOST_SESSIONS: Final = 1_000
-#: A session ends after so long without a request.
+#: A session ends after this time without a request.
 _IDLE_SECONDS: Final = 12 * 3_600.0
 
 
 class PersonStanding(StrEnum):
-    """The standing of a person. It follows from the way to log in."""
+    """The standing of a person, which depends on the way of logging in."""
 
     OPERATOR = "operator"
-    """May do everything. Has logged in by the password or the link."""
+    """A person who may do everything, after logging in with the password or the link."""
     VIEWER = "viewer"
-    """May see everything and change nothing. Has logged in by the password of viewers."""
+    """A person who may see everything and change nothing, after logging in with the password for viewers."""
     PRINCIPAL = "principal"
-    """May do what `mqdb acl` has granted to the name. A trusted proxy has named the person."""
+    """A person named by a trusted proxy, with the rights that `mqdb acl` has granted to that name."""
 
 
 class Session:
-    """Somebody who has logged in."""
+    """The session of a person who has logged in."""
 
     def __init__(self, person: str, standing: PersonStanding = PersonStanding.OPERATOR) -> None:
         self.person = person
         self.standing = standing
         self.form_token = secrets.token_urlsafe(24)
-        """Forms carry it; a page of another site cannot know it."""
+        """A token in each form, which pages of other sites cannot know."""
         self.notices: list[str] = []
-        """Sentences for the next page."""
+        """Sentences to show on the next page."""
         self.used_at = time.monotonic()
 
 
 class Sessions:
-    """Logs people in, and knows them again by their cookie."""
+    """Logs people in, and finds their sessions by cookie."""
 
     def __init__(
         self,
@@ -60,29 +60,29 @@ class Sessions:
         viewer_password: str | None = None,
         by_proxy: bool = False,
     ) -> None:
-        """Without a password a one-time link logs in; `on_link` is called when there is a new one.
+        """Without a password, people log in by a one-time link; `on_link` is called when there is a new link.
 
-        With `by_proxy` there is no link: a trusted proxy names people.
+        With `by_proxy` there is no link, because a trusted proxy names people.
         """
         given = ((password, PersonStanding.OPERATOR), (viewer_password, PersonStanding.VIEWER))
         self._passwords = [(each.encode(), standing) for each, standing in given if each is not None]
         self.has_link: Final = not self._passwords and not by_proxy
         self._on_link = on_link
         self._by_key: dict[str, Session] = {}
-        # Whoever knows a key is logged in, and names of people are no secret.
+        # Anyone with a key is logged in, and the names of people are not secret.
         self._header_key = secrets.token_urlsafe(32)
-        # Cookies know no ports: two processes on one host would each overwrite the cookie of the other.
+        # Cookies do not depend on ports: two processes on one host would overwrite each other's cookies.
         self.cookie: Final = f"mqdb_{secrets.token_hex(4)}"
         self.link_token = secrets.token_urlsafe(24)
-        """Logs in once."""
+        """The token of the one-time link; after each use, a new token replaces it."""
 
     @property
     def has_password(self) -> bool:
-        """Whether people log in by a password."""
+        """Whether people log in with a password."""
         return bool(self._passwords)
 
     def redeem(self, token: str) -> str | None:
-        """The key of a new session for the one-time token; None for another token."""
+        """Start a session for the one-time token; returns its key, or None for any other token."""
         if not self.has_link or not hmac.compare_digest(token.encode(), self.link_token.encode()):
             return None
         self.link_token = secrets.token_urlsafe(24)
@@ -90,7 +90,7 @@ class Sessions:
         return self._begin(Session(NOBODY))
 
     def log_in(self, person: str, password: str) -> str | None:
-        """The key of a new session; None for a wrong password."""
+        """Start a session; returns its key, or None for a wrong password."""
         standing = self._standing_of(password.encode())
         return None if standing is None else self._begin(Session(_name_of(person), standing))
 
@@ -99,17 +99,17 @@ class Sessions:
         self._by_key.pop(key, None)
 
     def find(self, key: str) -> Session | None:
-        """The session of a cookie; None if it has ended."""
+        """The session with the key from a cookie; None if the session has ended."""
         session = self._by_key.pop(key, None)
         if session is None or time.monotonic() - session.used_at > _IDLE_SECONDS:
             return None
         session.used_at = time.monotonic()
-        # Behind all others: the first one is that which was not used for the longest time.
+        # Moved to the end, so that the first session is the least recently used session.
         self._by_key[key] = session
         return session
 
     def of_header(self, authorization: str) -> Session | None:
-        """The session of HTTP basic. All requests of a person share it. None for a wrong password."""
+        """The session for HTTP basic, shared by all requests of a person; None for a wrong password."""
         scheme, _, credentials = authorization.partition(" ")
         try:
             person, _, password = base64.b64decode(credentials.strip(), validate=True).partition(b":")
@@ -121,7 +121,7 @@ class Sessions:
         return self._same(Session(_name_of(person.decode(errors="replace")), standing))
 
     def of_person(self, person: str) -> Session:
-        """The session of a person whom a trusted proxy names. All requests of the person share it."""
+        """The session of a person named by a trusted proxy, shared by all requests of the person."""
         return self._same(Session(person, PersonStanding.PRINCIPAL))
 
     def _same(self, new: Session) -> Session:

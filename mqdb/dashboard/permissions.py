@@ -1,8 +1,8 @@
-"""Permissions: what a person may do with the topics and groups of a broker. All pages ask here.
+"""The permissions of a person on the topics and groups of a broker. All pages check permissions here.
 
 An operator may do everything, and a viewer may see everything. For a principal the database decides by the rights that
-`mqdb acl` has granted (docs/access.md). A principal sees names and numbers without any right. Messages and dead letters
-need the right to read their topic. A right on a group covers the retry topic and the dead letter topic of the group.
+`mqdb acl` has granted (docs/access.md). A principal sees names and numbers without any right, but needs the right to
+read a topic to see its messages or dead letters. A right on a group covers its retry topic and its dead letter topic.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ _READ: Final = "read"
 
 
 class PersonDenied(Denied):
-    """A person lacks a right. The same whether the topic or group exists or not."""
+    """A person lacks a right. The error does not reveal whether the topic or group exists."""
 
     person: str
     access: str
@@ -34,11 +34,11 @@ class NothingChanges(Denied):
     """The person is a viewer, or the dashboard is read-only."""
 
     person: str
-    sentence = "{person!r} may look here, and change nothing"
+    sentence = "{person!r} may see these pages, but not change anything"
 
 
 class Permissions:
-    """The permissions of a person. Each method asks the database once for a principal, and never for others."""
+    """The permissions of a person. Each method queries the database once for a principal, and never for others."""
 
     def __init__(self, session: Session, broker: BrokerAdmin, *, read_only: bool) -> None:
         self._session = session
@@ -47,7 +47,7 @@ class Permissions:
 
     @property
     def principal(self) -> str | None:
-        """The person, if the permissions are rights of `mqdb acl`."""
+        """The name of a person whose permissions are rights of `mqdb acl`; None for all other people."""
         return self._session.person if self._session.standing is PersonStanding.PRINCIPAL else None
 
     def among(self, names: Iterable[str], *kinds: Kind) -> frozenset[str]:
@@ -76,7 +76,7 @@ class Permissions:
         return self._session.person
 
     def require_somewhere(self, kind: Kind) -> None:
-        """Raises Denied if the person has this right on no topic or group."""
+        """Raise Denied if the person does not have this right on any topic or group."""
         if not self.may_somewhere(kind):
             raise self._denied(kind, "*")
 

@@ -1,4 +1,4 @@
-"""Rendering: the pages of the dashboard. Every value is escaped."""
+"""Rendering of the dashboard's pages. Every value is escaped."""
 
 from typing import Any, Final
 
@@ -10,5 +10,5 @@ _environment.globals.update(assets={each.file.partition("-")[0]: each.file for e
 
 
 def render(template: str, **context: Any) -> str:
-    """The text of a template. Raises UndefinedError for a name that the context does not have."""
+    """Render a template. Raises UndefinedError if the context lacks a name in the template."""
     return _environment.get_template(template).render(context)

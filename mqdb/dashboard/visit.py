@@ -1,4 +1,4 @@
-"""A visit: one request of a person who has logged in, as the functions of the pages get it."""
+"""A visit: a request of a person who has logged in, in the form in which the functions of pages receive it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from mqdb_client import BrokerAdmin
 
 
 class PageNotFound(NotFound):
-    """There is no such page."""
+    """The requested page does not exist."""
 
     what: str
     sentence = "there is no {what}"
@@ -27,7 +27,7 @@ class PageNotFound(NotFound):
 
 @dataclass(frozen=True)
 class Visit:
-    """The request, its person, and the ways to answer."""
+    """A request, the session of its person, and the methods that answer the request."""
 
     request: Request
     session: Session
@@ -37,12 +37,12 @@ class Visit:
 
     @property
     def is_post(self) -> bool:
-        """Whether the request is a POST, which changes something."""
+        """Whether the request is a POST, which may change something."""
         return self.request.method == "POST"
 
     @cached_property
     def is_fragment(self) -> bool:
-        """Whether a script of the page asks for a part of it."""
+        """Whether a script of a page requests a part of the page."""
         return bool(self.request.headers.get("hx-request"))
 
     @cached_property
@@ -52,7 +52,7 @@ class Visit:
 
     @cached_property
     def broker_name(self) -> str:
-        """The name in the path, even if no broker has it. Raises ParameterInvalid."""
+        """The name of a broker in the path, even if no broker has this name. Raises ParameterInvalid."""
         return self.part("broker")
 
     @cached_property
@@ -65,7 +65,7 @@ class Visit:
 
     @cached_property
     def rights(self) -> Permissions:
-        """The permissions of the person on this broker; they name the actor of a change."""
+        """The permissions of the person on this broker, which also name the actor of a change."""
         return Permissions(self.session, self.broker, read_only=self.brokers.are_read_only)
 
     def part(self, name: str) -> str:
@@ -74,15 +74,15 @@ class Visit:
 
     @cached_property
     def url(self) -> Callable[..., str]:
-        """Makes the path of a page of this broker, of parts and of fields of a query as `path` takes them."""
+        """A function that makes the path of a page of this broker; its arguments are those of `path`."""
         return partial(path, "b", self.broker_name)
 
     def page(self, template: str, status: int = 200, **context: Any) -> Response:
-        """A whole page, or a part of one."""
+        """Render a whole page or a part of a page."""
         notices = [] if self.is_fragment else list(self.session.notices)
         del self.session.notices[: len(notices)]
         common = {
-            # Without a broker that is there, no page of it.
+            # If the broker does not exist, the page has no links to pages of the broker.
             "here": self.broker_name if "broker" in vars(self) else None,
             "url": self.url if "broker" in vars(self) else None,
             "person": self.session.person,
@@ -95,7 +95,7 @@ class Visit:
         return HTMLResponse(render(template, **common, **context), status)
 
     def go(self, *parts: object, notice: str | None = None, **query: object) -> Response:
-        """To another page of this broker, which begins with the notice."""
+        """Redirect to another page of this broker, which begins with the notice."""
         if notice is not None:
             self.session.notices.append(notice)
         return RedirectResponse(self.url(*parts, **query), 303)

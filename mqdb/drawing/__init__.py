@@ -1,5 +1,5 @@
 """Pages with charts, for the dashboard and for reports in files.
 
-charts       what a chart draws, as numbers
-templating   Jinja2 for pages, and how values look there: each one is escaped; `plot.html` is the frame of a chart
+charts       the numbers that a chart draws
+templating   Jinja2 for pages, and the format of values, which are all escaped; `plot.html` is the frame of a chart
 """

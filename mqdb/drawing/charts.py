@@ -66,7 +66,7 @@ class Area(NamedTuple):
 
     name: str
     path: str
-    """The outline of its area in SVG notation: "M x,y L x,y ... Z". Z"."""
+    """The outline of the area in SVG notation: "M", points as "x,y" with "L" between them, and "Z"."""
     last: float
     mean: float
     most: float
@@ -136,7 +136,7 @@ class Column(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A series in a column: a rectangle."""
+    """The rectangle of a series in a column."""
 
     series: int
     x: float

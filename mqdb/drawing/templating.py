@@ -65,7 +65,7 @@ def size(count: float | None) -> str:
 
 
 def line(text: object) -> str:
-    """A text from outside, on one line and not too long."""
+    """An untrusted text, shortened to one line that is not too long."""
     shown = " ".join(printable("" if text is None else str(text)).split())
     return shown if len(shown) <= _MOST_CHARACTERS else shown[: _MOST_CHARACTERS - 1] + "…"
 

@@ -1,6 +1,6 @@
-"""The live parts of pages, and the streams of server-sent events that bring them.
+"""The live parts of pages, and the streams of server-sent events that update these parts.
 
-pulse, subject_figures    the live part of the overview; of a topic and a group: from samples in memory
+pulse, subject_figures    the live parts of the overview, and of topics and groups, from samples in memory
 streams                   their streams, one for each open page
 tail                      the stream of new messages of a topic, which queries the database
 """

@@ -1,6 +1,6 @@
-"""The pulse of a broker: the live part of the overview, made of samples that this process has in memory.
+"""The pulse of a broker: the live part of the overview, made from samples in the memory of this process.
 
-It asks the database nothing. One rendering serves all viewers of a sample.
+The pulse does not query the database. A sample is rendered once for all viewers.
 """
 
 import threading
@@ -20,16 +20,16 @@ from mqdb.web.time_series import OTHERS, RATES, TOTAL, BrokerFigure, SeriesSpan,
 
 _HOUR: Final = 3_600.0
 
-#: Charts show the first of these that has all points: a process that is two minutes old fills a chart of five.
+#: Charts show the shortest of these spans that has all points: five minutes for a process that is two minutes old.
 _SPANS: Final = (300.0, 900.0, _HOUR)
 
-#: Topics with an area of their own.
+#: The limit of topics with their own area in the chart.
 _MOST_AREAS: Final = 8
 
 #: Lines of the list of groups.
 _MOST_GROUPS: Final = 12
 
-#: The lag of a group grows or shrinks by this time.
+#: The time over which the trend of a lag is measured.
 _TREND_SECONDS: Final = 120.0
 
 #: Points that are farther apart have a time between them that is not known.
@@ -49,11 +49,11 @@ class GroupPulse(NamedTuple):
     lag: int
     lag_seconds: float
     drain_seconds: float | None
-    """The time until nothing is left if it goes on as in the last two minutes; None if the lag does not shrink."""
+    """The time until the lag is 0 at the pace of the last two minutes; None if the lag does not shrink."""
 
     @property
     def keeps_up(self) -> bool:
-        """Whether a member is about to consume the oldest message, because it is so young."""
+        """Whether the group has a member, and the oldest unconsumed message is only a few seconds old."""
         return self.members > 0 and self.lag_seconds < _FRESH_SECONDS
 
 
@@ -169,20 +169,24 @@ class Pulse:
 
 
 class Tile(NamedTuple):
-    """The value of a figure in the newest sample, and a small line of the values before."""
+    """The value of a figure in the newest sample, and a small line chart of earlier values."""
 
     value: float | None
     spark: str
 
 
 def groups_by_urgency(series: TimeSeries, now: float) -> list[GroupPulse]:
-    """All groups with a lag: first those whose lag does not shrink, then by the time that they need to drain."""
+    """All groups with a lag, most urgent first.
+
+    Groups whose lag does not shrink come first, then groups by the time to drain, longest first. Groups that keep up
+    come last.
+    """
     found = (group_pulse(series, name, now) for name in series.names(BrokerFigure.LAG))
     return sorted((each for each in found if each is not None), key=_urgency)
 
 
 def group_pulse(series: TimeSeries, name: str, now: float) -> GroupPulse | None:
-    """A group as of the newest sample; None if it has nothing to consume."""
+    """A group in the newest sample; None if the group has no lag."""
     lag = series.last(BrokerFigure.LAG, name)
     if not lag:
         return None
@@ -246,16 +250,16 @@ def _urgency(group: GroupPulse) -> tuple[bool, bool, float]:
 
 
 def span_of(points: Sequence[Point], now: float) -> float:
-    """The seconds that charts show."""
+    """The time span of charts, in seconds."""
     age = now - points[0].at if points else 0.0
     return next((span for span in _SPANS if age <= span), _HOUR)
 
 
 def drain_seconds(recent: Sequence[Point]) -> float | None:
-    """The time until a lag is 0 if it goes on shrinking as in its recent points; None if it does not shrink.
+    """The seconds until a lag is 0 if it keeps shrinking as in its recent points; None if the lag does not shrink.
 
     The mean of the newer half of the points is compared with that of the older half: a lag goes up and down with each
-    burst of messages, and two single points would say either.
+    burst of messages, so two single points could show either.
     """
     growth = lag_growth(recent)
     return recent[-1].value / -growth if growth is not None and growth < 0 else None
@@ -274,9 +278,9 @@ def lag_growth(recent: Sequence[Point]) -> float | None:
 def growth_since(
     day: Sequence[Point], hour: Sequence[Point], now: float, midnight: datetime
 ) -> tuple[int, datetime | None]:
-    """The growth of a count since midnight, or since its first point, and that time; 0 and None without points.
+    """The growth of a count since midnight or its first point, and the time of that start; 0 and None without points.
 
-    `midnight` is of today in UTC; the points have times of the monotonic clock.
+    `midnight` is the start of today in UTC; the times of points and `now` are by the monotonic clock.
     """
     clock = datetime.now(UTC)
     known = [*day, *hour]
@@ -291,14 +295,14 @@ def growth_since(
 
 
 def letters_today(series: TimeSeries, now: float, group: str = TOTAL) -> tuple[int, datetime | None]:
-    """The dead letters of a group, or of all groups, since midnight UTC or since the first sample; and that time."""
+    """The dead letters of one or all groups since midnight UTC or the first sample, and the time of that start."""
     midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     day, hour = (series.of(BrokerFigure.LETTERS, group, span) for span in (SeriesSpan.DAY, SeriesSpan.HOUR))
     return growth_since(day, hour, now, midnight)
 
 
 def tile_of(series: TimeSeries, figure: BrokerFigure, now: float, span: float, name: str = TOTAL) -> Tile:
-    """The tile of a figure, of one topic or group or of all. A topic or group without a rate of its own has 0."""
+    """The tile of a figure of a topic, a group or the whole broker. A missing rate is 0 if the broker is sampled."""
     value = series.last(figure, name)
     if value is None and figure in RATES and series.last(BrokerFigure.WAL) is not None:
         value = 0.0

@@ -1,6 +1,6 @@
-"""The live streams: server-sent events that bring the newest figures to open pages, after each sample.
+"""The live streams: server-sent events that send the newest figures to open pages after each sample.
 
-An overview, a page of a topic and a page of a group hold one stream each, and the number of streams is bounded.
+Each open overview, page of a topic and page of a group has one stream. The number of streams is limited.
 Source: https://html.spec.whatwg.org/multipage/server-sent-events.html.
 """
 
@@ -18,24 +18,24 @@ from mqdb.dashboard.brokers import Brokers
 from mqdb.dashboard.live.subject_figures import group_figures, topic_figures
 from mqdb.errors import MqdbError
 
-#: Renders a live part: the number of the sample, and the part as HTML.
+#: Renders a live part; returns the number of the sample, and the part as HTML.
 Render: TypeAlias = Callable[[], tuple[int, str]]
 
-#: Streams of one process. A connection more is refused; the web server takes 100 in all.
+#: The limit of streams in a process; further streams are refused. The web server accepts 100 connections in all.
 MOST_STREAMS: Final = 50
 
-#: Without a sample for so long the stream sends a comment, so that a proxy keeps it and a dead peer is noticed.
+#: If there is no sample for this time, a stream sends a comment. Proxies then keep it open, and a dead peer is noticed.
 _SILENCE_SECONDS: Final = 20.0
 
 
 class Live:
-    """Makes the streams of a dashboard."""
+    """Serves the streams of a dashboard."""
 
     def __init__(self, brokers: Brokers, most_streams: int = MOST_STREAMS) -> None:
         self._brokers = brokers
         self._most_streams = most_streams
         self.streams = 0
-        """Open streams. Only the event loop of the web server changes it."""
+        """The number of open streams. Only the event loop of the web server changes the number."""
 
     async def overview(self, request: Request) -> Response:
         """The stream of the overview: the pulse of the broker."""
@@ -43,14 +43,14 @@ class Live:
         return await self._stream(broker, partial(self._brokers.pulse.render, broker))
 
     async def topic(self, request: Request) -> Response:
-        """The stream of the page of a topic: its rates."""
+        """The stream of a topic's page: the rates of the topic."""
         topic = str(request.path_params["topic"])
         return await self._stream(
             str(request.path_params["broker"]), partial(topic_figures, self._brokers.figures, topic)
         )
 
     async def group(self, request: Request) -> Response:
-        """The stream of the page of a group: its rates, its lag and its dead letters."""
+        """The stream of a group's page: the rates, the lag and the dead letters of the group."""
         group = str(request.path_params["group"])
         return await self._stream(
             str(request.path_params["broker"]), partial(group_figures, self._brokers.figures, group)
@@ -59,7 +59,7 @@ class Live:
     async def _stream(self, broker: str, render: Render) -> Response:
         if self.streams >= self._most_streams:
             return PlainTextResponse(
-                f"There are {self._most_streams} live pages already.\n", 503, {"Retry-After": "30"}
+                f"There are already {self._most_streams} live pages.\n", 503, {"Retry-After": "30"}
             )
         try:
             is_known = await anyio.to_thread.run_sync(self._brokers.find, broker) is not None
@@ -95,11 +95,11 @@ class Live:
 
 
 def event_stream(events: AsyncIterator[str]) -> Response:
-    """The response that sends these events, each as soon as it is there."""
+    """The response that sends these events, each as soon as `events` yields it."""
     return StreamingResponse(events, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
 def event(part: str, name: str = "message") -> str:
-    """One event with a part of a page. Each line of its data has a prefix of its own."""
+    """The text of an event with a part of a page. Each line of the part gets the prefix `data:`."""
     named = "" if name == "message" else f"event: {name}\n"
     return named + "".join(f"data: {line}\n" for line in part.splitlines() or [""]) + "\n"

@@ -1,4 +1,4 @@
-"""The live part of the page of a topic and of a group, made of samples that this process has in memory."""
+"""The live parts of the pages of topics and groups, made from samples in the memory of this process."""
 
 import time
 
@@ -9,7 +9,7 @@ from mqdb.web.time_series import BrokerFigure
 
 
 def topic_figures(figures: LiveFigures, topic: str) -> tuple[int, str]:
-    """The number of the last sample, and the rates of a topic; empty if this process has no sample."""
+    """The number of the last sample, and a topic's rates as HTML, which is empty if this process has no sample."""
     number, sample = figures.latest
     if sample is None:
         return number, ""
@@ -23,7 +23,7 @@ def topic_figures(figures: LiveFigures, topic: str) -> tuple[int, str]:
 
 
 def group_figures(figures: LiveFigures, group: str) -> tuple[int, str]:
-    """The number of the last sample, and the figures of a group; empty if this process has no sample."""
+    """The number of the last sample, and a group's figures as HTML, which is empty if this process has no sample."""
     number, sample = figures.latest
     if sample is None:
         return number, ""

@@ -1,8 +1,8 @@
 """The live tail: new messages of a topic, sent to an open page as they arrive.
 
-Once a second, a tail asks for the ends of the queues, and reads only if there are new messages: the newest ones up to a
-bound. So the cost of a tail is bounded, and it names the number of messages that it left out.
-Unlike the live figures, a tail queries the database. So the number of tails is bounded, and each ends after a while.
+Once a second, a tail queries the ends of the queues. If there are new messages, the tail reads the newest messages up
+to a limit, and reports how many it left out. So the cost of a tail is bounded.
+Unlike the live figures, a tail queries the database. So the number of tails is limited, and each ends after a while.
 """
 
 import asyncio
@@ -23,36 +23,36 @@ from mqdb.dashboard.visit import Visit
 from mqdb.errors import MqdbError
 from mqdb_client import LatestMessages
 
-#: Tails of one process. Another one is refused.
+#: The limit of tails in a process; further tails are refused.
 MOST_TAILS: Final = 10
 
-#: Between two looks.
+#: The pause between two queries.
 _PAUSE_SECONDS: Final = 1.0
 
-#: A tail ends after this time; its page offers to go on.
+#: A tail ends after this time; its page then offers to continue.
 _LONGEST_SECONDS: Final = 900.0
 
-#: Messages that one look shows, and messages that it compares with a filter.
+#: The limits of messages that a call of `look` shows, and that it compares with a filter.
 MOST_SHOWN: Final = 50
 _MOST_COMPARED: Final = 1_000
 
-#: Characters of a body in a row.
+#: The limit of characters of a body in a row.
 _MOST_CHARACTERS: Final = 2_000
 
 
 class Tails:
-    """Makes the tails of a dashboard."""
+    """Serves the tails of a dashboard."""
 
     def __init__(self, brokers: Brokers, pause_seconds: float = _PAUSE_SECONDS) -> None:
         self._brokers = brokers
         self._pause_seconds = pause_seconds
         self.tails = 0
-        """Open tails. Only the event loop of the web server changes it."""
+        """The number of open tails. Only the event loop of the web server changes the number."""
 
     async def endpoint(self, request: Request) -> Response:
-        """The route of a tail. Its query has the filter."""
+        """The route of a tail. The query string has the filter."""
         if self.tails >= MOST_TAILS:
-            return PlainTextResponse(f"There are {MOST_TAILS} live tails already.\n", 503, {"Retry-After": "30"})
+            return PlainTextResponse(f"There are already {MOST_TAILS} live tails.\n", 503, {"Retry-After": "30"})
         visit = Visit(request, request.state.session, self._brokers, Fields())
         return event_stream(self._events(visit))
 
@@ -65,7 +65,7 @@ class Tails:
             yield event("", "begun")
             while loop.time() < ends_at:
                 rows = await anyio.to_thread.run_sync(tail.look)
-                # A comment notices a page that has gone.
+                # A comment is sent to notice a page that was closed.
                 yield event(rows) if rows else ":\n\n"
                 await asyncio.sleep(self._pause_seconds)
             yield event(f"The tail has ended after {_LONGEST_SECONDS / 60:.0f} minutes.", "over")
@@ -76,22 +76,22 @@ class Tails:
 
 
 class TopicTail:
-    """The messages of a topic that arrive from now on, as rows of a table. Every call may be in another thread."""
+    """The messages that arrive in a topic from now on, as rows of a table. Each call may come from another thread."""
 
     def __init__(self, visit: Visit) -> None:
-        """Raises Denied without the right to read the topic, ParameterInvalid for the filter, and TopicNotFound."""
+        """Raises Denied without the right to read the topic, ParameterInvalid for a bad filter, and TopicNotFound."""
         self._visit = visit
         self._topic = visit.part("topic")
         visit.rights.require(self._topic, "read")
         self._key = visit.query.text("key")
         self._selector = selector_of(visit.query)
         self._is_filtered = self._key is not None or self._selector is not None
-        # A wrong filter is an error now, even if no message comes.
+        # A bad filter is an error now, even if no message arrives.
         self._latest([0] * len(self._ends()), 1)
         self._reached = self._ends()
 
     def look(self) -> str:
-        """The rows of the messages since the last look, the newest first; "" without any. Raises errors of reading."""
+        """The rows of the messages since the last call, newest first; "" without new messages. Raises read errors."""
         ends = self._ends()
         before = [*self._reached, *[0] * (len(ends) - len(self._reached))][: len(ends)]
         arrived = sum(max(end - reached, 0) for end, reached in zip(ends, before, strict=True))
@@ -100,7 +100,7 @@ class TopicTail:
         found = self._latest(before, MOST_SHOWN if self._key is None else _MOST_COMPARED)
         self._reached = [max(end, reached) for end, reached in zip(ends, before, strict=True)]
         messages = [each for each in found.messages if self._key is None or self._key in each.keys][:MOST_SHOWN]
-        # With a filter only messages that were not compared are left out, without one all that are not shown.
+        # With a filter, messages that were not compared count as left out; without a filter, all that are not shown.
         left_out = max(arrived - found.looked_at, 0)
         if not messages and not left_out:
             return ""

@@ -1,7 +1,7 @@
-"""The pages, a module for each subject. `PAGES` of a module has their paths below the broker.
+"""The pages of the dashboard, a module for each subject. `PAGES` has the paths of a module's pages below the broker.
 
 overview, topics, messages, groups, dead_letters          for daily use
-redrives                                                  the redrive of the page of dead letters
-scheduled, crons, transactions, selectors                 waiting messages; filters to try
+redrives                                                  redrives from the page of dead letters
+scheduled, crons, transactions, selectors                 waiting messages, and filters to try
 storage, operations, doctor                               upkeep
 """

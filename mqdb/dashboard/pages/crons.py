@@ -1,4 +1,4 @@
-"""Crons: recurring sends with their times; pause, resume, remove and add."""
+"""Crons: lists, pauses, resumes, removes and adds recurring sends."""
 
 from typing import Final
 
@@ -14,7 +14,7 @@ _A_PAGE: Final = 100
 
 
 def crons(visit: Visit) -> Response:
-    """Recurring sends by name, those with a part of a name. A change asks before."""
+    """The recurring sends whose names contain the searched text, by name. A change needs a confirmation."""
     if visit.is_post:
         return _change(visit)
     part, after = (visit.query.text("find") or "").lower(), visit.query.text("after") or ""
@@ -33,7 +33,7 @@ def crons(visit: Visit) -> Response:
 
 
 def cron(visit: Visit) -> Response:
-    """One recurring send."""
+    """The page of one recurring send."""
     name = visit.part("cron")
     found = next((each for each in visit.broker.crons.list() if each.name == name), None)
     if found is None:
@@ -70,7 +70,7 @@ def _change(visit: Visit) -> Response:
 
 
 def add(visit: Visit) -> Response:
-    """Add a recurring send: first its next times, then the send."""
+    """Show the next times of a recurring send, then add it."""
     form, times = visit.form, None
     if not visit.is_post:
         visit.rights.require_somewhere("operate")

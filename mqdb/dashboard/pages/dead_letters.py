@@ -1,7 +1,7 @@
-"""Dead letters: groups with dead letters, the letters of a group, one with its reason and traceback; redrive.
+"""Dead letters: groups with dead letters, the letters of a group, a letter with its traceback, and redrives.
 
-The letters of a group are the messages of its dead letter topic, read from the end, so the cost of a list does not
-depend on their number.
+The letters of a group are the messages of its dead letter topic. They are read from the end, so the cost of a list does
+not depend on the number of letters.
 """
 
 from collections import defaultdict
@@ -22,7 +22,7 @@ from mqdb_client import CauseOfDeath, DeadLetterFilter, LatestMessages, Received
 
 _A_PAGE: Final = 50
 
-#: The newest letters that are counted by kind: each is looked at.
+#: The limit of letters that are counted by kind, newest first: each letter is read.
 _MOST_COUNTED: Final = 10_000
 
 #: The hours of a trend.
@@ -36,11 +36,11 @@ def letter_groups(visit: Visit) -> Response:
 
 
 def letters(visit: Visit) -> Response:
-    """The letters of a group, the youngest first; redrives those that are chosen, with a dry run before."""
+    """The letters of a group, newest first. A POST redrives the chosen letters, after a dry run."""
     group = visit.part("group")
     if visit.is_post:
         return redrive(visit, group)
-    # Not by the list of dead letters: the view behind it looks at each.
+    # Not read from the list of dead letters, because its view reads every letter.
     before = visit.query.number("before")
     try:
         past = None if before is None else [before]
@@ -61,7 +61,7 @@ def letters(visit: Visit) -> Response:
 
 
 def _may(visit: Visit, group: str) -> tuple[bool, bool]:
-    """Whether the person may read the letters of a group, and redrive them. Either right shows their exceptions."""
+    """Whether the person may read a group's letters, and whether to redrive them. Each right shows their exceptions."""
     return visit.rights.may(dlq_topic(group), "read"), visit.rights.may(group, "operate_group")
 
 
@@ -92,7 +92,7 @@ def letter_row(message: ReceivedMessage, redriven_at: datetime | None, may_read:
 
 
 def letter(visit: Visit) -> Response:
-    """One letter: why it died, what it holds, what was tried; its body to edit on demand."""
+    """A dead letter: its failure, properties and redrives, and on demand its body, also for editing."""
     group, message_id = visit.part("group"), visit.part("message")
     visit.rights.require(dlq_topic(group), "read")
     found, redrives = find_letter(visit, group, message_id)
@@ -113,7 +113,7 @@ def letter(visit: Visit) -> Response:
 
 
 def kinds(visit: Visit) -> Response:
-    """The newest letters of a group by exception and topic, with the deaths of the last day and one example each."""
+    """The newest letters of a group by exception and topic; each kind has its deaths of the last day and an example."""
     group = visit.part("group")
     may_read, may_redrive = _may(visit, group)
     if not may_redrive:
@@ -142,17 +142,17 @@ class _Kind(NamedTuple):
 
     cause: CauseOfDeath
     by_hour: list[int]
-    """The deaths of each of the last hours, the oldest hour first."""
+    """The number of deaths in each of the last 24 hours, oldest hour first."""
 
     @property
     def columns(self) -> list[float]:
-        """The hours as shares of the worst one."""
+        """The deaths of each hour, as shares of the worst hour."""
         worst = max(self.by_hour) or 1
         return [each / worst for each in self.by_hour]
 
     @property
     def last_day(self) -> int:
-        """The deaths of all these hours."""
+        """The number of deaths in the last 24 hours."""
         return sum(self.by_hour)
 
 

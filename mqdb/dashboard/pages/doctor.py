@@ -1,4 +1,4 @@
-"""Doctor: what is wrong with the broker, and what helps. As `mqdb doctor` says it."""
+"""Doctor: the problems of the broker and their remedies, as in `mqdb doctor`."""
 
 from typing import Final
 
@@ -12,12 +12,12 @@ from mqdb_client import FindingStatus, Versions
 
 
 def doctor(visit: Visit) -> Response:
-    """The frame. The checks take a moment, so they run after the page."""
+    """The frame of the page. The checks take a moment, so their findings are loaded after the page."""
     return visit.page("doctor.html")
 
 
 def findings(visit: Visit) -> Response:
-    """The findings of all checks, the worst first."""
+    """The findings of all checks, worst first."""
     order = list(FindingStatus)
     found = sorted(visit.broker.doctor.examine(visit.brokers.thresholds), key=lambda each: order.index(each.status))
     return visit.page("doctor_findings.html", findings=found, mqdb=__version__, versions=_versions(visit))

@@ -1,4 +1,4 @@
-"""Groups: their lag, members and offsets; reset of offsets, after a dry run."""
+"""Groups: their lag, members and offsets, and resets of offsets after a dry run."""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -23,22 +23,22 @@ from mqdb_client import Boundary, ConsumeFromWhere, ConsumeMode
 
 _A_PAGE: Final = 100
 
-#: Rights on the topic, one of which a reset needs besides the right on the group; and a reset to a time.
+#: A reset needs the right on the group and one of these rights on the topic. The second line is for a reset to a time.
 _RIGHTS: Final[tuple[Kind, ...]] = ("read", "operate")
 _RIGHTS_FOR_A_TIME: Final[tuple[Kind, ...]] = ("read",)
 
 
 def groups(visit: Visit) -> Response:
-    """Groups by name, those with a part of a name."""
+    """The groups whose names contain the searched text, by name."""
     part, after = (visit.query.text("find") or "").lower(), visit.query.text("after") or ""
     found = [each for each in visit.broker.groups.list() if part in each.group.lower() and each.group > after]
     return visit.page("groups.html", groups=found[:_A_PAGE], has_more=len(found) > _A_PAGE)
 
 
 def group(visit: Visit) -> Response:
-    """Settings, members and subscriptions; the topics are loaded after the page."""
+    """The settings, members and subscriptions of a group. Its topics are loaded after the page."""
     name = visit.part("group")
-    # Of no topic: a group may have thousands of queues.
+    # Without the offsets in topics, because a group may have thousands of queues.
     return visit.page(
         "group.html",
         group=name,
@@ -80,7 +80,7 @@ def lag(visit: Visit) -> Response:
 
 
 def retries(visit: Visit) -> Response:
-    """The retries as a ladder: each step with its delay and the messages that wait on it, down to the dead letters."""
+    """The retries of a group as a ladder: each step with its delay and waiting messages, down to the dead letters."""
     name = visit.part("group")
     settings = visit.broker.groups.show(name, topic="").settings
     levels = [] if settings.retry_delays else [each.delay for each in visit.broker.delays.list() if each.delay]
@@ -98,7 +98,7 @@ def retries(visit: Visit) -> Response:
 
 
 def member(visit: Visit) -> Response:
-    """One member. Its own status is loaded after the page, because it may take seconds, or fail."""
+    """A member of a group. The status from the member is loaded after the page, because it may take seconds or fail."""
     name, client_id, role = visit.part("group"), visit.part("client"), visit.query.text("role")
     found = [
         each
@@ -112,7 +112,7 @@ def member(visit: Visit) -> Response:
 
 
 def member_status(visit: Visit) -> Response:
-    """The answer of a member: its queues, and the listeners that run, with their stacks."""
+    """The status that a member reports: its queues, and its running listeners with their stacks."""
     name, client_id, role = visit.part("group"), visit.part("client"), visit.query.text("role")
     visit.rights.require(name, "operate_group")
     found = visit.broker.consumers.status(client_id, group=name, principal=role)[0].details
@@ -125,12 +125,12 @@ def member_status(visit: Visit) -> Response:
 
 
 def _are_rows(rows: list[object]) -> bool:
-    """Whether they are rows of a table. A client of another version, or another program, may answer anything."""
+    """Whether all values are rows of a table. A client of another version, or another program, may send any answer."""
     return all(isinstance(row, dict) for row in rows)
 
 
 def topics(visit: Visit) -> Response:
-    """The lag of the group by topic."""
+    """The lag of a group by topic."""
     name = visit.part("group")
     part, after = (visit.query.text("find") or "").lower(), visit.query.text("after") or ""
     found = [each for each in visit.broker.groups.topics(name) if part in each.topic.lower() and each.topic > after]
@@ -138,14 +138,14 @@ def topics(visit: Visit) -> Response:
 
 
 def queues(visit: Visit) -> Response:
-    """The offsets of the group in one topic, and their reset: first what it would change, then the change."""
+    """The offsets of a group in one topic. A POST resets the offsets, or shows the changes that a reset would make."""
     name, topic = visit.part("group"), visit.part("topic")
     changes = None
     if visit.is_post:
         to, queue_id, is_plan = visit.form.text("to") or "", visit.form.number("queue"), not visit.form.has("do")
         target = _target(to)
         actor = visit.rights.require(name, "operate_group")
-        # A reset to a time tells when messages were stored.
+        # A reset to a time reveals when messages were stored.
         visit.rights.require(topic, *_RIGHTS_FOR_A_TIME if isinstance(target, datetime | timedelta) else _RIGHTS)
         changes = visit.broker.offsets.reset(
             name,

@@ -1,4 +1,4 @@
-"""Messages: those of a topic, the newest first, and one with all its copies."""
+"""Messages: the messages of a topic, newest first, and a single message with all its copies."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -20,14 +20,14 @@ from mqdb_client import MessageTrace, ReceivedMessage
 _A_PAGE: Final = 50
 #: Rows that the page of a live tail keeps; dashboard.js has the same number.
 _MOST_KEPT: Final = 200
-#: Messages that one step of a search looks at.
+#: Messages that one step of a search reads.
 _A_LOOK: Final = 5_000
-#: Queues whose offsets a link holds, and that are searched for a time: a server takes 16 kB.
+#: The limit of queues whose offsets fit into a link of 16 kB, and that are searched for a time.
 _MOST_QUEUES: Final = 1_000
 
 
 def browse(visit: Visit) -> Response:
-    """Messages of a topic: before an offset or a time, with a key, that a filter matches."""
+    """The messages of a topic before an offset or a time, with a key, or matching a filter."""
     query, topic = visit.query, visit.part("topic")
     if (wanted := query.text("id")) is not None:
         return RedirectResponse(visit.url("messages", wanted), 303)
@@ -65,14 +65,14 @@ def browse(visit: Visit) -> Response:
 
 
 def tail(visit: Visit) -> Response:
-    """The page that follows the new messages of a topic; a stream brings them."""
+    """The page of a live tail. A stream adds the new messages of the topic to the page."""
     topic = visit.part("topic")
     visit.rights.require(topic, "read")
     return visit.page("topic_tail.html", topic=topic, most_shown=MOST_SHOWN, most_kept=_MOST_KEPT)
 
 
 def message(visit: Visit) -> Response:
-    """The copies of a message, with their properties, and their bodies on demand."""
+    """The copies of a message with their properties and, on demand, with their bodies."""
     wanted = visit.part("message")
     message_id = format_unique_id(parse_unique_id(wanted))
     copies = visit.broker.messages.show(wanted)
@@ -83,7 +83,7 @@ def message(visit: Visit) -> Response:
     shown = []
     for each in copies:
         is_shown = with_body and each.queue.topic in readable
-        # What the broker made of a message, its user does not send.
+        # Copies in system topics and topics of groups are made by the broker. A user does not send such a message.
         is_own = is_shown and not (is_system_topic(each.topic) or is_group_topic(each.topic))
         body = show_body(each.stored_body, each.sys_flag) if is_shown else None
         shown.append((each, body, copies_of(each) if is_own else None))
@@ -102,12 +102,12 @@ def trace(visit: Visit) -> Response:
 def _trace(visit: Visit, message_id: str) -> MessageTrace:
     found = visit.broker.messages.trace(message_id)
     if not found.copies:
-        raise PageNotFound(f"message {message_id}, or it is gone with its segment")
+        raise PageNotFound(f"message {message_id}, or its segment has been dropped")
     return found
 
 
 def find(visit: Visit) -> Response:
-    """To a message by its id, from the field on each page."""
+    """Redirect to the page of a message, by the id from the field that each page has."""
     wanted = visit.query.text("id")
     if wanted is None:
         raise ParameterInvalid("id", wanted, "write the unique id of a message")
@@ -115,7 +115,7 @@ def find(visit: Visit) -> Response:
 
 
 def _place(before: Sequence[int], queue_id: int | None) -> dict[str, object]:
-    """The fields of a query by which the next page goes on."""
+    """The query fields of the link to the next page."""
     if queue_id is not None:
         return {"offset": before[queue_id] - 1}
     return {"before": ",".join(map(str, before))}
@@ -124,13 +124,13 @@ def _place(before: Sequence[int], queue_id: int | None) -> dict[str, object]:
 def _time(visit: Visit, topic: str, queue_id: int | None) -> datetime | timedelta | None:
     time = visit.query.time("time")
     if time is not None and queue_id is None and len(visit.broker.messages.end_of(topic)) > _MOST_QUEUES:
-        reason = f"choose a queue, too: the topic has more than {_MOST_QUEUES:,}, and each is searched for a time"
+        reason = f"choose a queue, too: the topic has more than {_MOST_QUEUES:,}, and a time is searched in each queue"
         raise ParameterInvalid("time", visit.query.text("time"), reason)
     return time
 
 
 def _offsets(visit: Visit, topic: str, queue_id: int | None, offset: int | None) -> list[int] | None:
-    """The offset to begin at in each queue: the end of the last page, or an offset of one queue."""
+    """The offset before which each queue is read: from the last page, or behind the given offset of one queue."""
     text = visit.query.text("before")
     if text is not None:
         if not all(part.isdecimal() and len(part) < 20 for part in text.split(",")):

@@ -1,4 +1,4 @@
-"""Operations: who has changed what."""
+"""Operations: the recorded changes and their actors."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -16,7 +16,7 @@ _LAST: Final = 5
 
 
 def operations(visit: Visit) -> Response:
-    """Changes, the youngest first: by topic, group, person, and since when."""
+    """Recorded changes, newest first, filtered by topic, group, object, actor and time."""
     query = visit.query
     found = visit.broker.operations.list(
         topic=query.text("topic"),
@@ -31,7 +31,7 @@ def operations(visit: Visit) -> Response:
 
 
 def last(visit: Visit) -> Response:
-    """The last changes of one thing, for the page that shows it."""
+    """The last changes of a topic, group or other object, for the page of the object."""
     topic, group, what = (visit.query.text(name) for name in ("topic", "group", "object"))
     found = visit.broker.operations.list(topic=topic, group=group, object=what, limit=_LAST)
     rest = visit.url("operations", topic=topic, group=group, object=what)
@@ -39,9 +39,9 @@ def last(visit: Visit) -> Response:
 
 
 def _rows(visit: Visit, operations: Sequence[Operation]) -> list[tuple[Operation, str]]:
-    """The operations with their changes.
+    """The operations, each with a text of the values before and after the change.
 
-    A principal sees only its own changes, because the condition of a redrive may hold values.
+    A principal sees these values only for its own operations, because the condition of a redrive may contain data.
     """
     is_principal, person = visit.session.standing is PersonStanding.PRINCIPAL, visit.session.person
     return [

@@ -79,7 +79,7 @@ def _distance(seconds: float) -> str:
 def health(visit: Visit) -> Response:
     """The problems that the doctor finds, and whether the broker is a standby.
 
-    Problems that have their own list below are only named by their checks.
+    If problems have their own list below, only the names of their checks are shown.
     """
     found = visit.broker.doctor.examine(visit.brokers.thresholds)
     wrong = [each for each in found if each.status not in (FindingStatus.OK, FindingStatus.INFO)]

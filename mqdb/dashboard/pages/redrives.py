@@ -1,4 +1,4 @@
-"""Redrive from the page of a group: chosen dead letters or all of one kind, as they are or changed, after a dry run."""
+"""Redrives from the page of a group: of chosen dead letters or of a kind, unchanged or edited, after a dry run."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -15,45 +15,45 @@ from mqdb.dashboard.visit import PageNotFound, Visit
 from mqdb.errors import ParameterInvalid
 from mqdb_client import DeadLetterFilter, PastRedrive, Redrive, RedriveResult, RedriveStatus, WholeDeadLetter
 
-#: Letters of a kind that one press sends; a changed letter is a transaction of its own.
+#: The limits of letters that one click redrives. Each changed letter is redriven in its own transaction.
 MOST_OF_A_KIND: Final = 1_000
 MOST_CHANGED: Final = 200
 
-#: Lines of the table of results.
+#: The limit of lines in the table of results.
 _MOST_LINES: Final = 20
 
 
 class _Wish(NamedTuple):
-    """The form that a person has posted."""
+    """The posted form of a redrive."""
 
     group: str
     wanted: DeadLetterFilter
     ids: tuple[str, ...]
-    """Empty for all letters of a kind."""
+    """The ids of the chosen letters; empty if all letters of a kind are chosen."""
     kind: tuple[str | None, str | None] | None
-    """Exception and topic of the kind."""
+    """The exception and the topic of the chosen kind; None if letters are chosen by id."""
     upto: int | None
     """The position of the last letter of the kind that the dry run has shown: younger ones stay."""
     again: bool
     to_topic: str | None
     text: str | None
-    """The whole new body of a single letter."""
+    """The whole new body, if only one letter is chosen."""
     change: str | None
-    """A change of one value in each body."""
+    """A change of one value in the body of each letter."""
     is_plan: bool
     fault: str | None
     """The reason why the change cannot be read; then it is only planned, and without the change."""
 
 
 class _Line(NamedTuple):
-    """The result of a letter, with the difference to its new body."""
+    """The result of redriving a letter, with the difference between its old and new body."""
 
     result: RedriveResult
     difference: Sequence[DifferenceLine]
 
 
 def redrive(visit: Visit, group: str) -> Response:
-    """Redrive, or show what a redrive would do. Raises ParameterInvalid without a letter, and Denied."""
+    """Redrive letters, or show the effect of a redrive. Raises ParameterInvalid if no letter is chosen, and Denied."""
     wish = _wish(visit, group)
     actor = visit.rights.require(group, "operate_group")
     if wish.to_topic is not None:
@@ -88,10 +88,10 @@ def _wish(visit: Visit, group: str) -> _Wish:
     ids = tuple(dict.fromkeys(form.all("id")))
     kind = (form.text("exception"), form.text("topic")) if form.has("kind") else None
     if not ids and kind is None:
-        raise ParameterInvalid("id", None, "choose one dead letter or more")
+        raise ParameterInvalid("id", None, "choose at least one dead letter")
     text, change = form.raw("text"), form.text("change")
     if text is not None and (len(ids) != 1 or change is not None):
-        raise ParameterInvalid("text", text, "a new body is for one dead letter")
+        raise ParameterInvalid("text", text, "a new body is possible for one dead letter only")
     upto, fault = form.number("upto"), None
     try:
         change and JsonChange.parse(change)
@@ -121,7 +121,7 @@ def _is(value: str | None) -> str:
 def _results(
     visit: Visit, wish: _Wish, actor: str, body: bytes | None = None, shown: Sequence[DifferenceLine] = ()
 ) -> list[_Line]:
-    """The results of letters that are sent as they are, or of one letter with another body."""
+    """Redrive letters unchanged, or one letter with a new body; returns the results."""
     results = visit.broker.dead_letters.redrive(
         wish.wanted,
         to_topic=wish.to_topic,
@@ -135,7 +135,7 @@ def _results(
 
 
 def _edited(visit: Visit, wish: _Wish) -> tuple[_Wish, bytes, list[DifferenceLine]]:
-    """The new body of one letter, with its difference; a wish without a text if the body is equal to the old one."""
+    """The new body of one letter, and its difference. If the body is unchanged, the returned wish has no text."""
     assert wish.text is not None
     visit.rights.require(dlq_topic(wish.group), "read")
     found, _ = find_letter(visit, wish.group, wish.ids[0])
@@ -148,7 +148,7 @@ def _edited(visit: Visit, wish: _Wish) -> tuple[_Wish, bytes, list[DifferenceLin
 
 
 def _changed(visit: Visit, wish: _Wish, change: JsonChange, actor: str) -> Iterator[_Line]:
-    """Each letter with its own changed body. A letter whose body cannot be changed fails alone."""
+    """Redrive each letter with its changed body. If a body cannot be changed, only its letter fails."""
     visit.rights.require(dlq_topic(wish.group), "read")
     letters = _letters(visit, wish)
     for topic in {wish.to_topic or each.topic or "" for each in letters}:

@@ -1,4 +1,4 @@
-"""Scheduled: messages that wait for their time, with recall, and the delay levels."""
+"""Scheduled: messages that wait for their delivery time, their recall, and the delay levels."""
 
 from typing import Final
 
@@ -15,7 +15,7 @@ _MOST: Final = 100
 
 
 def scheduled(visit: Visit) -> Response:
-    """The timers that are due first, or last, and what waits in each level. Recall asks before."""
+    """The timers that are due first or last, and the messages in each delay level. A recall needs a confirmation."""
     if visit.is_post:
         return _recall(visit)
     topic, last = visit.query.text("topic"), visit.query.has("last")
@@ -34,7 +34,7 @@ def scheduled(visit: Visit) -> Response:
 
 
 def levels(visit: Visit) -> Response:
-    """The delay levels."""
+    """The delay levels and their waiting messages."""
     return visit.page("delay_levels.html", levels=visit.broker.delays.list())
 
 
@@ -45,7 +45,7 @@ def _recall(visit: Visit) -> Response:
     actor = visit.rights.require(topic, "send", "operate")
     if not visit.form.has("do"):
         return visit.page("recall.html", message_id=message_id, topic=topic)
-    # The handle holds the topic that was checked, so a message to another topic is not found.
+    # The handle contains the checked topic, so a message to another topic is not found.
     handle = encode_handle(RecallHandle(topic, visit.broker.name, 0, format_unique_id(parse_unique_id(message_id))))
     status = visit.broker.timers.recall(handle, actor=actor)
     return visit.go("scheduled", notice=f"Recall of {message_id}: {status}.")

@@ -1,4 +1,4 @@
-"""Selectors: what an SQL92 expression means, and what it would find in a topic. As `mqdb selector explain` says it."""
+"""Selectors: the meaning of an SQL92 expression, and its matches in a topic, as in `mqdb selector explain`."""
 
 from typing import Final
 
@@ -14,7 +14,7 @@ _MOST: Final = 10_000
 
 
 def selectors(visit: Visit) -> Response:
-    """A field for an expression, how it is read, and a trial on the latest messages of a topic. Changes nothing."""
+    """An expression with its explanation and a trial on the latest messages of a topic. Changes nothing."""
     query = visit.query
     expression, topic, last = query.text("sql"), query.text("topic"), query.number("last")
     last = _LAST if last is None else last

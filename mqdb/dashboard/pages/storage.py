@@ -1,4 +1,7 @@
-"""Storage: the segments of the log, how large they are, and what keeps the oldest. The parts come after the page."""
+"""Storage: the segments of the log, their sizes, and the reasons for keeping the oldest segment.
+
+The parts are loaded after the page.
+"""
 
 from typing import Final
 
@@ -14,7 +17,7 @@ _CHECKS: Final = ("retention", "segments", "positions")
 
 
 def storage(visit: Visit) -> Response:
-    """The age of the log, and the time for which it is kept."""
+    """The age of the log, and the retention time."""
     retention = visit.broker.retention
     return visit.page(
         "storage.html",
@@ -31,7 +34,7 @@ def findings(visit: Visit) -> Response:
 
 
 def segments(visit: Visit) -> Response:
-    """The segments, the oldest first, with the sizes of their partitions."""
+    """The segments of the log, oldest first, with the sizes of their partitions."""
     retention, after = visit.broker.retention, visit.query.number("after")
     last_pos = retention.log().last_pos
     found, sizes = retention.segments(), {each.number: each for each in retention.sizes()}

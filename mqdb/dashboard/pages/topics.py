@@ -1,4 +1,4 @@
-"""Topics: all of them, and one with its queues and groups."""
+"""Topics: the list of topics, and the page of a topic with its queues and groups."""
 
 from itertools import groupby
 from operator import attrgetter
@@ -17,12 +17,12 @@ from mqdb.dashboard.visit import Visit
 from mqdb.errors import ParameterInvalid
 
 _A_PAGE: Final = 100
-#: The newest messages, whose mean size stands for that of all.
+#: The number of newest messages from which the mean size of all messages is estimated.
 _SAMPLE: Final = 50
 
 
 def topics(visit: Visit) -> Response:
-    """Topics by name, those with a part of a name; those of groups and of the broker only on demand."""
+    """The topics whose names contain the searched text, by name; topics of groups and of the broker only on demand."""
     part, after = (visit.query.text("find") or "").lower(), visit.query.text("after") or ""
     with_internal = visit.query.has("all")
     found = [
@@ -40,7 +40,7 @@ def topics(visit: Visit) -> Response:
 
 
 def topic(visit: Visit) -> Response:
-    """One topic with its rates, if this process samples the broker. Its queues and groups are loaded after the page."""
+    """A topic, with its rates if this process samples the broker. Its queues and groups are loaded after the page."""
     name = visit.part("topic")
     return visit.page(
         "topic.html",
@@ -53,7 +53,7 @@ def topic(visit: Visit) -> Response:
 
 
 def details(visit: Visit) -> Response:
-    """Settings, size and queues of a topic, and how far each group has read it."""
+    """The settings, size and queues of a topic, and the progress of each group in the topic."""
     name = visit.part("topic")
     shown = visit.broker.topics.show(name)
     progress = sorted(shown.progress, key=attrgetter("group"))
@@ -79,7 +79,7 @@ def details(visit: Visit) -> Response:
 
 
 def send(visit: Visit) -> Response:
-    """Send a message, to test a consumer."""
+    """Send a message to a topic, for example to test a consumer."""
     name = visit.part("topic")
     visit.rights.require(name, "send")
     if not visit.is_post:
@@ -98,7 +98,7 @@ def send(visit: Visit) -> Response:
 
 
 def _properties(text: str) -> dict[str, str]:
-    """The properties from a text with a line NAME=VALUE for each. Raises ParameterInvalid."""
+    """Parse properties from a text with a line NAME=VALUE for each property. Raises ParameterInvalid."""
     found = {}
     for line in filter(None, map(str.strip, text.splitlines())):
         name, equals, value = line.partition("=")
@@ -109,7 +109,7 @@ def _properties(text: str) -> dict[str, str]:
 
 
 def create(visit: Visit) -> Response:
-    """Make a topic."""
+    """Create a topic."""
     if not visit.is_post:
         visit.rights.require_somewhere("admin")
         return visit.page("topic_create.html")
@@ -119,9 +119,9 @@ def create(visit: Visit) -> Response:
     actor = visit.rights.require(name, "admin")
     most = max_queues_by_right(name)
     if visit.session.standing is PersonStanding.PRINCIPAL and queues > most:
-        raise ParameterInvalid("queues", queues, f"who administers a topic gives it up to {most:,}")
+        raise ParameterInvalid("queues", queues, f"a person with rights may give a topic at most {most:,} queues")
     visit.broker.topics.create(name, queues=queues, actor=actor)
-    return visit.go("topics", name, notice=f"Topic {name} is there.")
+    return visit.go("topics", name, notice=f"Topic {name} is created.")
 
 
 def _is_internal(name: str) -> bool:

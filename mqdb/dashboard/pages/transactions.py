@@ -1,4 +1,4 @@
-"""Transactions: half messages that have no end yet, and their end by hand."""
+"""Transactions: half messages that have not ended yet, and ways to end them by hand."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ from mqdb_client import HalfState, Resolution
 
 _MOST: Final = 100
 
-#: What the notice says of a half message, by the state that it has then.
+#: The words of the notice about a half message, by its new state.
 _NOW: Final = {
     HalfState.COMMITTED: "is committed",
     HalfState.ROLLED_BACK: "is rolled back",
@@ -20,7 +20,7 @@ _NOW: Final = {
 
 
 def transactions(visit: Visit) -> Response:
-    """Half messages that are open or were given up, the oldest first. An end by hand asks before."""
+    """Half messages that are open or were given up, oldest first. Ending a half message needs a confirmation."""
     if visit.is_post:
         return _resolve(visit)
     group, given_up = visit.query.text("group"), visit.query.has("given_up")
@@ -45,7 +45,7 @@ def _resolve(visit: Visit) -> Response:
     if wanted not in tuple(Resolution):
         raise ParameterInvalid("to", wanted, "write commit, rollback or resume")
     resolution = Resolution(wanted)
-    # Senders choose ids, so several half messages may have this one. The person needs the right on all their topics.
+    # Senders choose ids, so several half messages may have this id. The person needs the right on all their topics.
     copies = visit.broker.messages.trace(transaction_id).copies
     for half_topic in {each.half.topic for each in copies if each.half} or {""}:
         actor = visit.rights.require(half_topic, "operate")

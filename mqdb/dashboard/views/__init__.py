@@ -1,4 +1,4 @@
-"""Values of messages, queues and groups as pages show them. Nothing here asks the broker.
+"""Values of messages, queues and groups, in the form that pages show. No module here queries the broker.
 
 bodies, json_text, differences    a body: as text, as a tree, changed, and compared with another one
 copies                            a message as a command, as Python and as SQL

@@ -1,4 +1,4 @@
-"""Bodies: what a message holds, as text if it is text, else as numbers."""
+"""The bodies of messages: as text, or as hexadecimal numbers if a body is not text."""
 
 from typing import Final, NamedTuple
 
@@ -7,29 +7,29 @@ from mqdb.common.printable import printable
 from mqdb.dashboard.views.json_text import JsonNode, json_tree
 from mqdb.errors import CompressedBodyBroken, CompressionUnavailable
 
-#: Of a body, on a page.
+#: The limits for a body on a page.
 _MOST_BYTES: Final = 64 * 1024
 _MOST_HEX_BYTES: Final = 1_024
 _HEX_LINE_BYTES: Final = 16
 
 
 class ShownBody(NamedTuple):
-    """A body for people to read."""
+    """A body in a form that people can read."""
 
     size: int
-    """Bytes of the whole body."""
+    """The number of bytes of the whole body."""
     text: str
     is_text: bool
-    """Whether it is UTF-8 without control characters; otherwise the text has its bytes as numbers."""
+    """Whether the body is UTF-8 without control characters; otherwise `text` has its bytes as hexadecimal numbers."""
     is_whole: bool
     fault: str | None
-    """Why it could not be decompressed; then this is what is stored."""
+    """The reason if the body could not be decompressed; `text` then shows the stored bytes."""
     tree: JsonNode | None = None
     """The body as a tree, if it is a JSON object or array of a reasonable size."""
 
 
 def plain_body(stored: bytes, sys_flag: int) -> tuple[bytes, str | None]:
-    """The body as it was sent; or, if it cannot be had, the stored one and why."""
+    """The body as it was sent; or, if it cannot be decompressed, the stored body and the reason."""
     try:
         return decompress(stored, sys_flag), None
     except (CompressedBodyBroken, CompressionUnavailable) as error:
@@ -46,15 +46,15 @@ def editable_text(body: bytes) -> str | None:
 
 
 def edited_body(original: bytes, text: str) -> bytes:
-    """The body from an edited text field. Browsers end each line with CR LF; the body keeps its own line ends."""
+    """The body from an edited text field. Browsers end lines with CR LF; the new body has the line ends of the old."""
     return (text if b"\r\n" in original else text.replace("\r\n", "\n")).encode()
 
 
 def show_body(stored: bytes, sys_flag: int = 0) -> ShownBody:
-    """A body as a page shows it, the beginning of a long one."""
+    """A body in the form that a page shows; only the beginning of a long body."""
     body, fault = plain_body(stored, sys_flag)
     head = body[:_MOST_BYTES]
-    # A character may be cut in two.
+    # The last character may be cut in two.
     text = editable_text(head) if len(head) == len(body) else _beginning(head)
     if text is not None and fault is None:
         is_whole = len(head) == len(body)

@@ -1,4 +1,4 @@
-"""A message as a command, as Python and as SQL that would send it again."""
+"""A message as a command, as Python and as SQL, each of which sends the message again."""
 
 import base64
 import json
@@ -9,12 +9,12 @@ from mqdb.common.property import KEY_SEPARATOR, RESERVED_PROPERTIES
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.dashboard.views.bodies import editable_text, plain_body
 
-#: Larger bodies make no command that one would paste.
+#: Commands with larger bodies are too long to paste.
 _MOST_BYTES: Final = 16 * 1024
 
 
 class MessageCopies(NamedTuple):
-    """Three texts, each of which sends a message with the same body, tag, keys and properties."""
+    """Three pieces of code, each of which sends a message with the same body, tag, keys and properties."""
 
     command: str
     python: str
@@ -22,7 +22,7 @@ class MessageCopies(NamedTuple):
 
 
 def copies_of(message: ReceivedMessage) -> MessageCopies | None:
-    """The texts; None for a body that is too large or cannot be decompressed."""
+    """The code for a message; None if its body is too large or cannot be decompressed."""
     body, fault = plain_body(message.stored_body, message.sys_flag)
     if fault is not None or len(body) > _MOST_BYTES:
         return None
@@ -64,5 +64,5 @@ def _sql(message: ReceivedMessage, body: bytes, text: str | None, properties: di
 
 
 def _literal(text: str) -> str:
-    """A string of SQL. A backslash means itself, as it does with standard_conforming_strings."""
+    """A string literal of SQL. A backslash stands for itself, as with standard_conforming_strings."""
     return "'" + text.replace("'", "''") + "'"

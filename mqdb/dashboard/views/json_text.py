@@ -1,4 +1,4 @@
-"""JSON bodies: as a tree to read, and changed in one place while every other character stays as it was sent."""
+"""JSON bodies: shown as a tree, or changed in one place while all other characters stay as they were sent."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from mqdb.errors import ParameterInvalid
 
-#: A larger tree is no help to a reader.
+#: A larger tree would not help a reader.
 _MOST_NODES: Final = 1_000
 
 _BLANKS: Final = re.compile(r"[ \t\n\r]*")
@@ -20,27 +20,27 @@ _CHANGE: Final = re.compile(r"\s*(?:remove\s+(?P<gone>.+?)|(?P<path>[^=]+?)\s*=(
 
 
 class JsonNode(NamedTuple):
-    """A value in a tree. A number, a string or a constant has its text, as it was sent; others have children."""
+    """A value in a tree. A number, a string or a constant has a text; an object or array has brackets and children."""
 
     label: str | None
-    """The name or the index in its parent; None for the root."""
+    """The name or the index of the value in its parent; None for the root."""
     text: str | None
     brackets: str
     children: list["JsonNode"]
 
 
 class _Literal(str):
-    """A number as it was sent, however many digits it has."""
+    """A number as it was sent, with all its digits."""
 
     __slots__ = ()
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """The members of an object, in their order, with repeated names."""
+    """The members of an object in their order, including those with repeated names."""
 
 
 def json_tree(text: str) -> JsonNode | None:
-    """The tree of a JSON object or array; None for any other text, and for more than 1,000 values."""
+    """The tree of a JSON object or array; None for any other text, or if it has more than 1,000 values."""
     if not text.lstrip().startswith(("{", "[")):
         return None
     try:
@@ -73,11 +73,11 @@ class JsonChange:
 
     path: tuple[str | int, ...]
     value: str | None
-    """JSON; None removes the value."""
+    """The new value as JSON; None removes the value."""
 
     @classmethod
     def parse(cls, text: str) -> "JsonChange":
-        """Read a change as people write it. Raises ParameterInvalid."""
+        """Parse a change in the form that people write. Raises ParameterInvalid."""
         found = _CHANGE.fullmatch(text)
         if found is None:
             raise ParameterInvalid("change", text, 'write PATH = JSON, such as customer.country = "CZ", or remove PATH')
@@ -87,11 +87,11 @@ class JsonChange:
             try:
                 json.loads(value, parse_constant=_refuse)
             except ValueError:
-                raise ParameterInvalid("change", text, f"{value} is not JSON; a text has double quotes") from None
+                raise ParameterInvalid("change", text, f"{value} is not JSON; a text needs double quotes") from None
         return cls(_steps(text, found["gone"] or found["path"]), value)
 
     def apply(self, text: str) -> str:
-        """The changed text. A name that an object lacks is added to it.
+        """Return the changed text. If an object lacks the last name of the path, the name is added.
 
         Raises ParameterInvalid for a text that is not JSON, and for a path that does not exist.
         """
@@ -140,13 +140,13 @@ class _Member(NamedTuple):
 
     name: str | int
     outer: int
-    """The beginning of its name; in an array, of the value."""
+    """The beginning of the name; in an array, the beginning of the value."""
     begin: int
     end: int
 
 
 def _members(text: str, begin: int) -> Iterator[_Member]:
-    """The members of the object or array that begins there; none for any other value. The text is JSON."""
+    """The members of the object or array at `begin`; empty for any other value. The text has to be JSON."""
     if text[begin] not in "{[":
         return
     is_object = text[begin] == "{"
@@ -165,7 +165,7 @@ def _members(text: str, begin: int) -> Iterator[_Member]:
 
 
 def _without(text: str, members: list[_Member], number: int) -> str:
-    """The text without a member and one of the commas beside it."""
+    """The text without a member and without one of the commas beside the member."""
     member = members[number]
     if number + 1 < len(members):
         return text[: member.outer] + text[members[number + 1].outer :]

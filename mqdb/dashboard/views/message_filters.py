@@ -1,4 +1,4 @@
-"""The filter of messages that a form has: by tags, by SQL92 or by a key."""
+"""The filter of messages in a form: by tags, by SQL92 or by a key."""
 
 from mqdb.dashboard.fields import Fields
 from mqdb.errors import ParameterInvalid
@@ -6,9 +6,9 @@ from mqdb_client import MessageSelector
 
 
 def selector_of(query: Fields) -> MessageSelector | None:
-    """The selector of the fields `tag` and `sql`; None without both.
+    """The selector from the fields `tag` and `sql`; None if both fields are empty.
 
-    Raises ParameterInvalid if more than one of `key`, `tag` and `sql` is given, and SelectorSyntaxError.
+    Raises ParameterInvalid if more than one of `key`, `tag` and `sql` is given, and SelectorSyntaxError for bad syntax.
     """
     key, tag, sql = query.text("key"), query.text("tag"), query.text("sql")
     if sum(each is not None for each in (key, tag, sql)) > 1:

@@ -1,6 +1,6 @@
-"""Bars: the queues of a topic with the place of each group in them, the lag of a group, and the effect of a reset.
+"""Bars for the queues of a topic with the offsets of its groups, for the lag of a group, and for a reset of offsets.
 
-All lengths and places are shares of the longest queue, from 0 to 1.
+All lengths and places are numbers from 0 to 1: shares of the longest queue or of the greatest lag.
 """
 
 from collections import defaultdict
@@ -10,25 +10,25 @@ from typing import Final, NamedTuple
 
 from mqdb_client import OffsetChange, QueueProgress, QueueStats
 
-#: A queue with so many times the mean is worth a sentence, if it has so many messages.
+#: The page mentions a queue that is this many times longer than the mean, and has at least this many messages.
 _SKEW: Final = 2.0
 _LEAST_MESSAGES: Final = 100
 
 
 class QueueBar(NamedTuple):
-    """A queue of a topic."""
+    """The bar of a queue of a topic."""
 
     stats: QueueStats
     share: float
-    """Its kept messages."""
+    """The number of stored messages, as a share of the longest queue."""
     marks: list[float]
-    """The places of the groups that have read it."""
+    """The places of the groups that read the queue."""
     behind: list[tuple[str, int]]
-    """The groups that have messages of it to consume, the slowest first, and how many."""
+    """The groups with a lag in the queue, and the lag of each group, greatest lag first."""
 
     @property
     def messages(self) -> int:
-        """The number of kept messages."""
+        """The number of stored messages."""
         return self.stats.max_offset - self.stats.min_offset
 
 
@@ -48,7 +48,7 @@ def queue_bars(queues: Sequence[QueueStats], progress: Sequence[QueueProgress]) 
 
 
 def skewed(bars: Sequence[QueueBar]) -> tuple[QueueBar, float] | None:
-    """The longest queue, and how many times the mean it has; None if messages are spread evenly or are few."""
+    """The longest queue, and its length in multiples of the mean; None if messages are few or spread evenly."""
     if len(bars) < 2:
         return None
     longest, mean = max(bars, key=lambda bar: bar.messages), fmean(bar.messages for bar in bars)
@@ -57,28 +57,28 @@ def skewed(bars: Sequence[QueueBar]) -> tuple[QueueBar, float] | None:
 
 
 class LagBar(NamedTuple):
-    """A queue as a group reads it."""
+    """The bar of a group's lag in a queue."""
 
     progress: QueueProgress
     share: float
-    """Its lag, as a share of the greatest lag."""
+    """The lag in the queue, as a share of the greatest lag."""
 
 
 def lag_bars(progress: Sequence[QueueProgress]) -> list[LagBar]:
-    """The bars of the lag of a group in the queues of a topic."""
+    """The bars of a group's lag in the queues of a topic."""
     most = max((each.lag for each in progress), default=0) or 1
     return [LagBar(each, each.lag / most) for each in progress]
 
 
 class ResetBar(NamedTuple):
-    """The messages of a queue that a reset repeats or skips."""
+    """The bar of the messages of a queue that a reset repeats or skips."""
 
     change: OffsetChange
     begin: float
     share: float
-    """The messages between the old and the new offset."""
+    """The messages between the old and the new offset, as a share of the longest queue."""
     marks: list[float]
-    """The old and the new offset."""
+    """The places of the old and the new offset, in ascending order."""
 
 
 def reset_bars(changes: Sequence[OffsetChange], ends: Sequence[int]) -> list[ResetBar]:

@@ -1,4 +1,4 @@
-"""The retries of a group as a ladder: the steps on which messages wait, and how many wait there."""
+"""The retries of a group as a ladder: the steps on which messages wait, and their number on each step."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -10,22 +10,22 @@ from mqdb_client import RetryStep
 
 
 class LadderStep(NamedTuple):
-    """One retry of a group."""
+    """A step of the ladder: one retry of a group."""
 
     retry: int | None
-    """Its number, from 1; None for messages whose records are gone."""
+    """The number of the retry, from 1; None for messages whose records are gone."""
     delay: timedelta | None
-    """The time that a message waits for it, unless its consumer has chosen another one; None if that is not known."""
+    """The delay before the retry, unless the consumer has chosen another delay; None if the delay is not known."""
     waiting: int
     share: float
-    """The waiting messages, as a share of the fullest step."""
+    """The number of waiting messages, as a share of the fullest step."""
     next_due: datetime
 
 
 def retry_ladder(
     waiting: Sequence[RetryStep], delays: Sequence[timedelta] | None, levels: Sequence[timedelta]
 ) -> list[LadderStep]:
-    """The steps with messages, by the group's own delays or else by the delay levels of the broker."""
+    """The steps with waiting messages. Delays are those of the group, or else the delay levels of the broker."""
     fullest = max((each.waiting for each in waiting), default=0)
     steps = []
     for each in waiting:
@@ -35,7 +35,7 @@ def retry_ladder(
 
 
 def retry_delay(retry: int, delays: Sequence[timedelta] | None, levels: Sequence[timedelta]) -> timedelta | None:
-    """The wait before a retry, 1 for the first one; None without delays and levels."""
+    """The delay before a retry; the first retry is number 1. None without delays and levels."""
     if delays:
         return delay_after(delays, retry - 1)
     return levels[min(FIRST_RETRY_LEVEL + retry - 1, len(levels)) - 1] if levels else None

@@ -1,6 +1,6 @@
-"""A dashboard over a broker with something to see, and a visitor who has logged in.
+"""A dashboard of a broker with data, and a visitor who has logged in.
 
-A module that needs other settings has a `site` of its own.
+A module that needs other settings has its own fixture `site`.
 """
 
 from collections.abc import Iterator

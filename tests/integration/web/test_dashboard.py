@@ -1,4 +1,4 @@
-"""The pages of the dashboard: what they show, what can be done there, and who did it."""
+"""The pages of the dashboard: their contents, their actions, and the actors of changes."""
 
 from datetime import timedelta
 from html import unescape
@@ -34,7 +34,7 @@ def test_every_page_is_there_and_no_script_of_a_stranger_is_in_it(site: Site, an
         assert reply.headers["x-content-type-options"] == "nosniff"
         assert reply.headers["referrer-policy"] == "same-origin"
         assert reply.headers["cache-control"] == "no-store"
-        # As text, and nowhere as markup.
+        # Shown as text, never as markup.
         assert SCRIPT not in reply.body, path
         for markup in ("<b>", " style=", " onclick=", 'src="http', 'href="http'):
             assert markup not in reply.body, (path, markup)
@@ -96,8 +96,8 @@ def test_a_topic_is_made_and_its_maker_is_known(site: Site, ann: Visitor) -> Non
     reply = ann.act(B + "new-topic", name="made", queues="3")
 
     assert (reply.status, reply.location) == (303, B + "topics/made")
-    assert "Topic made is there." in ann.page(reply.location)
-    assert "Topic made is there." not in ann.page(reply.location)
+    assert "Topic made is created." in ann.page(reply.location)
+    assert "Topic made is created." not in ann.page(reply.location)
     with Admin(site.database.dsn) as admin:
         (done,) = admin.operations.list(topic="made")
     assert (done.verb, done.actor) == ("topic.create", "dashboard")
@@ -169,7 +169,7 @@ def test_an_edited_body_is_redriven_with_the_line_ends_of_the_old_one(site: Site
     second = site.shop.letters[1]
     before = len(sent(site))
 
-    # As a browser sends what was typed.
+    # Line ends as a browser sends them.
     plan = ann.act(BILLING, ("id", second), text="zwei\r\nZeilen ö")
     assert "with the new body" in plan.body
     done = ann.act(BILLING, ("id", second), text="zwei\r\nZeilen ö", do="1")
@@ -218,7 +218,7 @@ def test_a_message_is_recalled_after_a_question(site: Site, ann: Visitor) -> Non
 
 
 def wait_until_dispatched(last: SendResult) -> None:
-    """The broker process dispatches, and pages show what it has dispatched: here all up to this message."""
+    """Pages show only dispatched messages, so the append must have placed this message and all before it."""
     assert last.queue_offset is not None
 
 
@@ -333,7 +333,7 @@ def test_several_brokers_have_pages_each(database: Database, second_database: Da
 
 def test_the_overview_says_what_the_doctor_warns_of(database: Database, broker: Connection) -> None:
     create_group(broker)
-    # The server of the tests fails other checks: it runs without fsync, and nobody serves it.
+    # The server of the tests fails other checks: it runs without fsync and without a broker process.
     listed = {check: look for check, look in examine.ALL_CHECKS.items() if check.name in ("lag", "dead-letters")}
     with patch.object(examine, "ALL_CHECKS", listed), serving_alone(dsn=database.dsn) as visitor:
         before = visitor.page(B + "health")

@@ -1,4 +1,4 @@
-"""The dashboard: who may see it, and from where something may be done."""
+"""The dashboard: logging in, and the pages from which a change may come."""
 
 import base64
 import re
@@ -19,7 +19,7 @@ PASSWORD = "geheim: ö%"
 
 @pytest.fixture(scope="module")
 def guarded(postgres: EmbeddedPostgres, template_database: str) -> Iterator[Site]:
-    """A dashboard with a password, for readers only."""
+    """A read-only dashboard with a password."""
     with (
         pytest.MonkeyPatch.context() as patch,
         new_database(postgres, template_database) as database,
@@ -34,7 +34,7 @@ def basic(user: str, password: str) -> str:
 
 
 def topics(site: Site) -> list[str]:
-    """The topics of users."""
+    """The names of users' topics."""
     with Admin(site.database.dsn) as admin:
         return [each.name for each in admin.topics.list()]
 
@@ -152,7 +152,7 @@ def test_the_password_logs_in_under_a_name(guarded: Site) -> None:
     visitor = guarded.stranger()
 
     wrong = visitor.post("/login", {"name": "ada", "password": "x"})
-    assert (wrong.status, "not the password" in wrong.body) == (403, True)
+    assert (wrong.status, "The password is wrong" in wrong.body) == (403, True)
     assert visitor.get(B).status == 303
     assert (
         visitor.post("/login", {"name": "ada", "password": PASSWORD}, **{"Sec-Fetch-Site": "cross-site"}).status == 403
@@ -185,7 +185,7 @@ def test_each_way_to_give_a_password_counts_wrong_ones_and_waits(
     assert stranger.get("/metrics", Authorization=basic("", PASSWORD)).status == 200
     assert stranger.post("/login", {"password": PASSWORD}).status == 303
     assert seen[6:] == ["wait"] * 3
-    # A cookie is no password.
+    # A request with a cookie does not count as a guess of a password.
     assert stranger.get(B).status == 200
     assert len(seen) == 9
 
@@ -243,7 +243,7 @@ def test_the_sessions_of_readers_could_not_write(database: Database) -> None:
     with Admin(database.dsn, read_only=True) as admin:
         with pytest.raises(errors.StorageRefused, match="read-only"):
             admin.topics.create("forged")
-        # Nobody dispatches, and a reader cannot.
+        # No process dispatches, and a reader cannot.
         database.rows("SELECT mqdb.send('orders', 'x'::text)")
         assert admin.messages.latest("orders").messages == []
         assert admin.messages.find("orders", key="k") == []

@@ -33,7 +33,7 @@ B = "/b/broker-a/"
 
 @pytest.fixture
 def page(browser: "Browser", site: Site) -> "Iterator[Page]":
-    """A page after the link was followed."""
+    """A page after following the link for logging in."""
     with new_page(browser, base_url=f"http://{site.address}") as page:
         page.goto(site.dashboard.link(site.address))
         yield page
@@ -90,7 +90,7 @@ def test_a_new_user_sees_a_message_fail_repairs_it_and_sends_it_back(page: "Page
 
 
 def unvisited(site: Site, method: str, seen: list[str]) -> list[str]:
-    """The routes of the brokers' pages to which no request of this method has gone."""
+    """The routes of the brokers' pages that have received no request with this method."""
     routes = [each for each in site.dashboard.application.routes if isinstance(each, Route)]
     paths = [unquote(urlsplit(url).path) for asked, url in map(str.split, seen) if asked == method]
     return [
@@ -378,14 +378,14 @@ def test_what_can_be_done_is_done_by_clicks(page: "Page", site: Site) -> None:
 
 @pytest.mark.long
 def test_ten_browsers_look_at_once(browser: "Browser", site: Site) -> None:
-    """Each has a session of its own. No page waits for another visitor, and each has the figures."""
+    """Each browser has its own session. No page waits for another visitor, and each page shows the figures."""
     with ExitStack() as closing:
         options = {"base_url": f"http://{site.address}"}
         pages = [closing.enter_context(new_page(browser, **options)) for _ in range(10)]
         for page in pages:
             page.goto(site.dashboard.link(site.address))
         for place in ("topics/orders", "groups/billing", "dead-letters/billing", "operations", "doctor", ""):
-            # All ask before the first one has its answer.
+            # All pages send their requests before the first page has its answer.
             for page in pages:
                 page.evaluate("place => { window.location = place }", B + place)
             for page in pages:

@@ -1,5 +1,4 @@
-"""The pages of the dashboard around groups: lag over time, members with their stacks; and beside each thing what was
-done to it."""
+"""The dashboard's pages about groups: lag over time, members with their stacks, and the last changes of each object."""
 
 from urllib.parse import quote
 
@@ -35,7 +34,7 @@ def test_a_member_says_which_queues_it_reads_and_where_its_listener_is(site: Sit
             wait_until(lambda: listener.waiting)
             members = ann.page(B + "groups/holders").partition("<h2>Members</h2>")[2]
             member = members.partition('href="')[2].partition('"')[0]
-            # With that of its retry topic.
+            # Including the queue of the retry topic.
             assert "Reads</dt><dd>2 queues<" in ann.page(member)
             assert member.partition("?")[0] in ann.page(B + "groups/holders/topics/held")
             answer = ann.page(member.replace("?", "/status?"))

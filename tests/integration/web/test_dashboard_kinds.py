@@ -20,7 +20,7 @@ ODD = "shop.It's%s"
 
 
 def letters(site: Site, group: str, *bodies: str | bytes, exception: str = ODD) -> list[str]:
-    """Dead letters of a group, with messages that were sent to topic orders; returns their ids."""
+    """Create dead letters of a group, from messages that were sent to topic orders; returns their ids."""
     engine = create_engine(site.database.dsn)
     with engine.connect() as connection:
         create_group(connection, group)
@@ -32,7 +32,7 @@ def letters(site: Site, group: str, *bodies: str | bytes, exception: str = ODD) 
 
 
 def bodies_sent(site: Site, group: str) -> list[bytes]:
-    """The bodies that wait in the retry topic of a group, in any order."""
+    """The bodies of messages in the retry topic of a group, in any order."""
     engine = create_engine(site.database.dsn)
     with engine.connect() as connection:
         dispatch_all(connection)
@@ -109,8 +109,8 @@ def test_chosen_letters_are_changed_too_and_a_redriven_one_is_left(site: Site, a
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"change": "a = 1", "text": "x"}, "a new body is for one dead letter"),
-        ({"text": "x"}, "a new body is for one dead letter"),
+        ({"change": "a = 1", "text": "x"}, "a new body is possible for one dead letter only"),
+        ({"text": "x"}, "a new body is possible for one dead letter only"),
     ],
 )
 def test_a_change_that_cannot_be_made_is_refused(site: Site, ann: Visitor, fields: dict[str, str], words: str) -> None:

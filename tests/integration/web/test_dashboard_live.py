@@ -1,4 +1,4 @@
-"""The live overview: figures of samples in memory, sent to each open page after each sample."""
+"""The live overview: figures from samples in memory, sent to each open page after each sample."""
 
 import http.client
 from collections.abc import Iterator
@@ -20,14 +20,14 @@ def cookie_of(visitor: Visitor) -> str:
 
 @contextmanager
 def stream(site: Site, cookie: str) -> Iterator[http.client.HTTPResponse]:
-    """The answer to a page that follows the broker."""
+    """The response to a page that follows the live figures of the broker."""
     with closing(http.client.HTTPConnection(site.address.host, site.address.port, timeout=30)) as connection:
         connection.request("GET", LIVE, headers={"Cookie": cookie})
         yield connection.getresponse()
 
 
 def next_event(answer: http.client.HTTPResponse) -> str:
-    """The data of the next event, without comments."""
+    """The data of the next event; comments are skipped."""
     lines: list[str] = []
     while True:
         line = answer.readline().decode()

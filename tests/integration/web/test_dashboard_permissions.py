@@ -1,4 +1,4 @@
-"""The dashboard: what viewers may do, and what persons may whom a trusted proxy names."""
+"""The dashboard: the permissions of viewers, and of people whom a trusted proxy names."""
 
 import asyncio
 import re
@@ -39,7 +39,7 @@ _numbers = count()
 
 @pytest.fixture(scope="module")
 def site(postgres: EmbeddedPostgres, template_database: str) -> Iterator[Site]:
-    """One for all tests here, with all ways in."""
+    """A site for all tests of this module, with all ways of logging in."""
     with (
         new_database(postgres, template_database) as database,
         serving_site(database, web_password="all", web_viewer_password="look", **PROXIED) as site,
@@ -54,7 +54,7 @@ def viewer(site: Site) -> Visitor:
 
 
 def person(site: Site, **rights: Sequence[str]) -> Visitor:
-    """Somebody new, whom the proxy names, with these rights."""
+    """A new person whom the proxy names, with these rights."""
     name = f"person-{next(_numbers)}"
     if rights:
         with Admin(site.database.dsn) as admin:
@@ -63,7 +63,7 @@ def person(site: Site, **rights: Sequence[str]) -> Visitor:
 
 
 def token(visitor: Visitor) -> str:
-    """The token of the forms, on a page that has one for everybody."""
+    """The token of the forms, from a page that everybody may see."""
     return visitor.get(DEAD).form_token
 
 
@@ -76,7 +76,7 @@ def buttons(text: str) -> set[str]:
 
 
 def acting(site: Site) -> dict[str, str]:
-    """All routes to which a form is posted, and a path of each."""
+    """All routes that accept a posted form, with a path for each."""
     routes = [each for each in site.dashboard.application.routes if isinstance(each, Route)]
     names = {"broker": "broker-a", "group": "billing", "topic": "orders"}
     found = [each.path for each in routes if "POST" in (each.methods or ()) and each.path not in (LOGIN, LOGOUT)]
@@ -106,7 +106,7 @@ def test_a_viewer_changes_nothing(site: Site) -> None:
     for path in forms.values():
         for visitor in (by_form, by_header):
             reply = post(visitor, path, {"do": "1", "name": "forged"})
-            assert (reply.status, "changes nothing" in reply.body) == (403, True), path
+            assert (reply.status, "does not allow changes" in reply.body) == (403, True), path
 
 
 def test_a_name_has_a_session_for_each_password(site: Site) -> None:
@@ -127,13 +127,13 @@ def test_the_metrics_are_for_viewers_too(site: Site) -> None:
 
 
 class Verb(NamedTuple):
-    """A change, as its form is posted, and the rights that it asks for."""
+    """A change: its posted form, and the rights that it needs."""
 
     route: str
     fields: Callable[[Site], dict[str, str]]
     rights: dict[str, list[str]]
     is_recorded: bool = True
-    """Whether it is an operation; a send is none."""
+    """Whether the change is recorded as an operation; a send is not."""
 
 
 def cron(site: Site, *, is_paused: bool = False) -> str:
@@ -147,7 +147,7 @@ def cron(site: Site, *, is_paused: bool = False) -> str:
 
 
 def waiting(site: Site) -> str:
-    """The id of a message to orders that waits."""
+    """The id of a message to topic orders that waits for its delivery time."""
     engine = create_engine(site.database.dsn)
     with engine.connect() as connection:
         (message_id,) = timer(connection, timedelta(hours=1), "later")
@@ -238,7 +238,7 @@ def test_a_change_needs_each_of_its_rights(site: Site, name: str) -> None:
             return [each.actor for each in admin.operations.list() if not each.verb.startswith("acl")]
 
     def replies(visitor: Visitor) -> list[Reply]:
-        """Without and with the word that it is to be done."""
+        """The replies to the form without and with the confirmation."""
         form = {"form_token": token(visitor), **fields}
         return [visitor.post(path, each) for each in (form, form | {"do": "1"})]
 
@@ -283,7 +283,7 @@ def test_a_cron_of_a_person_fires_while_the_person_has_the_rights(site: Site) ->
 
 
 def test_half_messages_with_one_id_need_the_rights_on_all_their_topics(site: Site) -> None:
-    """A sender who chooses the id of another half message gets no say in that one."""
+    """A sender who chooses the id of another half message gets no rights on the other half message."""
     engine = create_engine(site.database.dsn)
     with engine.connect() as connection:
         half_id = format_unique_id(send_half(connection, topic(connection, "mine")).unique_id)
@@ -307,7 +307,7 @@ def test_a_message_is_recalled_for_the_topic_on_which_the_right_is(site: Site) -
     reply = post(operator, B + "scheduled", wanted | {"id": waiting(site)})
 
     assert "UNKNOWN" in operator.page(reply.location)
-    # A handle, which names a topic itself, is no id.
+    # A handle, which names a topic itself, is not accepted as an id.
     assert post(operator, B + "scheduled", wanted | {"id": "djEgb3JkZXJzIGJyb2tlci1hIDAg"}).status == 400
 
 
@@ -377,7 +377,7 @@ def test_what_dead_letters_say_is_for_members_of_their_group(site: Site) -> None
     assert "odd <script>" in member.page(trace)
     dlq = B + "topics/" + quote("%DLQ%billing", safe="") + "/messages"
     assert [member.get(dlq).status, operator.get(dlq).status, operator.get(found).status] == [200, 403, 403]
-    # An operator learns the class of the exception.
+    # An operator sees the class of the exception.
     assert ["shop.Odd" in operator.page(DEAD), "odd <script>" in operator.page(DEAD)] == [True, False]
     assert "odd <script>" not in operator.page(trace)
     attention = [each.page(B + "attention") for each in (member, operator, person(site))]
@@ -438,7 +438,7 @@ def test_the_person_counts_and_not_what_the_proxy_passes_on(site: Site) -> None:
     for headers in ({}, {"Authorization": basic("boss", "all")}):
         text = both.get(B + "topics", **headers).body
         assert ["Make a topic" in text, "boss" in text] == [False, False]
-    # Nor is the token of one person that of another.
+    # The token of one person is not valid for another person.
     other = Visitor(site.address, headers={"X-Person": "bob"}, source=PROXY)
     assert both.post(B + "crons", {"form_token": token(other)}).status == 403
 
@@ -478,7 +478,7 @@ def test_mqdb_web_is_ready_while_its_brokers_answer(database: Database) -> None:
 
 
 class Counted(Brokers):
-    """Brokers that count how often they are asked."""
+    """Brokers that count the calls of `admin`."""
 
     asked = 0
 

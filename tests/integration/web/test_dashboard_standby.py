@@ -1,4 +1,4 @@
-"""The dashboard at a standby, as `mqdb web`: every page works, and health says what it looks at."""
+"""`mqdb web` at a standby: every page works, and the health part names the standby."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ B = "/b/broker-a/"
 
 @pytest.fixture(scope="module")
 def site(standby: Standby) -> Iterator[Site]:
-    """A dashboard at the standby, and the contents of the primary's database, which are replicated."""
+    """A dashboard at the standby, with data that is replicated from the primary."""
     database = Database(standby.primary.dsn)
     engine = create_engine(database.dsn)
     with engine.connect() as connection:
@@ -37,7 +37,7 @@ def visitor(request: pytest.FixtureRequest, standby: Standby) -> Iterator[Visito
 
 
 def test_every_page_works_at_a_standby(site: Site, visitor: Visitor) -> None:
-    # Pages with the forms of a change are not there in a read-only dashboard.
+    # A read-only dashboard has no pages with forms for changes.
     forms = ("/new-topic", "/new-cron", "/send", "?edit=1")
     answers = {path: visitor.get(path).status for path in paths(site) if not path.endswith(forms)}
 

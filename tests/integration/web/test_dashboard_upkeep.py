@@ -73,7 +73,7 @@ def test_a_cron_is_added_after_a_look_at_its_times(site: Site, ann: Visitor) -> 
     plan = ann.act(B + "new-cron", **form)
     assert plan.body.count("-12-31 22:30:00 UTC</time>") == 5
     assert SCRIPT not in plan.body
-    # What was shown is added, not what is typed after that.
+    # The button adds the cron with the fields that were shown, not with later input.
     shown = plan.body.partition('<article class="plan">')[2].partition("</article>")[0]
     assert all(f'name="{name}" value="{escape(text)}"' in shown for name, text in form.items() if name != "body")
     assert "two\r\nlines</textarea>" in shown

@@ -44,7 +44,7 @@ from tests.fixtures.web import ANY_PORT, scrape, series, wait_for_sample
 
 @pytest.fixture
 def traffic(broker: Connection) -> None:
-    """Some of everything. The member `m` stays as long as the connection."""
+    """Data for every metric. The member `m` stays as long as the connection."""
     orders = topic(broker, "orders", queues=2)
     append(broker, orders, "a", "b", "c")
     append(broker, orders, "d", "e", queue_id=1)
@@ -71,7 +71,7 @@ def traffic(broker: Connection) -> None:
 
 @pytest.fixture
 def served(database: Database) -> Iterator[Server]:
-    """A broker process with HTTP, which leads."""
+    """A leading broker process with HTTP."""
     with Server(load_settings(dsn=database.dsn, http=ANY_PORT)) as server:
         wait_until(lambda: server.is_leader)
         yield server
@@ -79,7 +79,7 @@ def served(database: Database) -> Iterator[Server]:
 
 @pytest.mark.usefixtures("traffic")
 def test_metrics_are_what_the_broker_holds(served: Server) -> None:
-    # The first sample may be there before the dispatcher has ended a round.
+    # The first sample may be taken before the dispatcher has completed a round.
     wait_until(lambda: scrape(served).get("mqdb_dispatch_seconds_count{IDLE}"))
     found = wait_for_sample(served)
 
@@ -129,7 +129,7 @@ def test_metrics_are_what_the_broker_holds(served: Server) -> None:
 def rendered(
     connection: Connection, most_series: int = 10_000, rounds: Rounds | None = None, per_queue: Sequence[str] = ()
 ) -> dict[str, float]:
-    """The metrics of a leader after a sample that is taken now."""
+    """The metrics of a leader after it has taken a sample."""
     rounds = rounds or Rounds()
     sampler = Sampler(Context(connect=lambda: connection))
     sampler.latest = take(connection, "all", per_queue=per_queue)
@@ -171,7 +171,7 @@ def test_half_messages_are_counted_once_by_what_had_become_of_them(broker: Conne
             half = send_half(broker, orders)
             if ends is not None:
                 half.end(broker, ends)
-    # Of a role that does not own the broker: its row is made with the record.
+    # A half message of a role that does not own the broker: the row is made with the record.
     of_a_role = send_half(broker, orders)
     broker.execute(
         text(

@@ -26,7 +26,7 @@ def slot(replicated: Database) -> Iterator[None]:
 
 @pytest.fixture
 def by_hand(replicated: Database) -> Iterator[None]:
-    """A table without identity that a publication takes."""
+    """A table without a replica identity in a publication."""
     query(replicated.superuser_dsn, "CREATE TABLE mqdb.by_hand (number integer)")
     query(replicated.superuser_dsn, "CREATE PUBLICATION everything FOR TABLE mqdb.by_hand")
     yield

@@ -104,7 +104,7 @@ def test_who_opens_many_connections_takes_no_more_than_a_hundred_files(
     with ExitStack() as stack:
         for _ in range(100):
             idle = stack.enter_context(socket.create_connection(address))
-        # Those that are there are served on, and each that comes besides is closed.
+        # Open connections are still served, and each further connection is closed.
         idle.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert idle.recv(1_024).startswith(b"HTTP/1.1 200")
         more = stack.enter_context(socket.create_connection(address))
@@ -116,7 +116,7 @@ def test_who_opens_many_connections_takes_no_more_than_a_hundred_files(
 
 
 def is_answered(server: Server) -> bool:
-    """Whether there is room for a connection."""
+    """Whether the server accepts another connection."""
     with suppress(OSError, HTTPException):
         return get(server, "/healthz").status == 200
     return False
@@ -132,7 +132,7 @@ def test_a_connection_without_a_request_is_closed(guarded: Server, monkeypatch: 
 
 
 def failing(server: Server) -> list[str]:
-    """The checks of readiness that fail."""
+    """The names of the failing checks of readiness."""
     names: list[str] = json.loads(get(server, "/readyz").body)["failing"]
     return names
 
@@ -143,7 +143,7 @@ def test_a_database_that_is_away_makes_a_process_unready_and_leaves_it_alive(pro
         assert get(server, "/readyz").status == 200
 
         proxy.cut()
-        # While it steps down, it says no more than that it does not lead.
+        # While the process steps down, the failing check is leadership only.
         wait_until(lambda: failing(server) == ["database"])
         answer = get(server, "/readyz")
         assert answer.status == 503
