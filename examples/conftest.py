@@ -1,4 +1,4 @@
-"""The tests of the examples have a broker of their own: docs/testing.md."""
+"""The tests of the examples use their own broker: see docs/testing.md."""
 
 import os
 

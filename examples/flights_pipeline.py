@@ -1,16 +1,16 @@
-"""A pipeline on Spark: how late flights are, by day, airport and airline, from a topic to a topic and to Parquet.
+"""A pipeline on Spark: the delays of flights by day, airport and airline, from a topic to a topic and to Parquet.
 
     flights.parquet ──▶ topic flights ──▶ streaming read with a selector ──▶ a day's average ──▶ topic flight_delays
      336,776 flights     (batch sink)      arr_delay IS NOT NULL AND ...      by airport, airline   └▶ Parquet
 
-Run it with nothing but `pip install "mqdb[spark]"` and Java 17 or newer:
+The pipeline needs only `pip install "mqdb[spark]"` and Java 17 or newer:
 
-    python examples/flights_pipeline.py                  # on a PostgreSQL of its own
+    python examples/flights_pipeline.py                  # with an embedded PostgreSQL
     python examples/flights_pipeline.py --flights 20000
     python examples/flights_pipeline.py --dsn postgresql://...
 
-Kill it wherever you like and run it again: it goes on from its checkpoints, and neither a flight nor an average is
-stored twice. At the end PostgreSQL computes the same figures in SQL from the messages, and they have to be equal.
+Kill the pipeline at any time and run it again: it continues from its checkpoints, and neither a flight nor an average
+is stored twice. At the end PostgreSQL computes the same averages in SQL from the messages, and both have to be equal.
 """
 
 import argparse
@@ -37,17 +37,18 @@ from mqdb_client.spark import session
 FLIGHTS: Final = "flights"
 DELAYS: Final = "flight_delays"
 
-#: A message for each run. Spark tells the days that are over a batch after it has learned that they are, and after a
-#: restart there is a batch only if there is something new: a run that was killed between the two would owe them.
+#: This topic gets a message for each run. Spark emits a finished day one batch after the batch that ends the day, and
+#: after a restart it runs a batch only if there are new messages. Without this message, the next run after a kill
+#: between the two batches would not emit the day.
 RUNS: Final = "flight_runs"
 
 QUEUES: Final = 8
 
-#: The flights of 2013 from New York in the order of their scheduled departure; the README beside it tells the rest.
+#: The flights of 2013 from New York in the order of their scheduled departure; the README beside the file has more.
 DATA: Final = Path(__file__).parent / "data" / "flights.parquet"
 ALL_FLIGHTS: Final = 336_776
 
-#: Evaluated by PostgreSQL: cancelled flights and short hops never get to Spark.
+#: PostgreSQL evaluates the selector: cancelled flights and short hops never reach Spark.
 SELECTOR: Final = "arr_delay IS NOT NULL AND distance >= 500"
 FLIGHT: Final = "scheduled_departure timestamp, origin string, carrier string, arr_delay int"
 
@@ -55,10 +56,10 @@ FLIGHT: Final = "scheduled_departure timestamp, origin string, carrier string, a
 DAY, DAY_BEGINS, LATENESS = "1 day", "5 hours", "12 hours"
 TIME: Final = "yyyy-MM-dd'T'HH:mm:ssX"
 
-#: A micro-batch of this size takes about two seconds; what a crash undoes is one of them.
+#: A micro-batch of this size takes about two seconds. A crash undoes at most one micro-batch.
 BATCH: Final = 50_000
 
-#: Both sides of the check as rows of the same shape. The selector, the day and the average once more, in SQL.
+#: Queries for both sides of the check, with rows of the same shape. The first query repeats the pipeline in SQL.
 COMPUTED: Final = """
 WITH flown AS (
     SELECT text::jsonb AS flight, date_bin(%(day)s, (text::jsonb ->> 'scheduled_departure')::timestamptz,
@@ -96,12 +97,12 @@ class Result(NamedTuple):
     in_topic: list[Average]
     in_parquet: list[Average]
     computed: list[Average]
-    #: Of days that are not over: they come out when later flights arrive.
+    #: The averages of days that are not over. Spark emits these averages when later flights arrive.
     still_open: list[Average]
 
     @property
     def differences(self) -> int:
-        """The number of averages that only one side has."""
+        """The number of averages that are only in one of two compared results."""
         computed = Counter(self.computed)
         return sum(
             ((computed - stored) + (stored - computed)).total()
@@ -113,7 +114,7 @@ class Result(NamedTuple):
 
 
 def send_flights(spark: SparkSession, dsn: str, number: int) -> None:
-    """Write flights to their topic, all of them or none; once more changes nothing, because of `writeId`."""
+    """Write flights to their topic, all or nothing. Because of `writeId`, a second call changes nothing."""
     # One task, so that each queue holds its flights in the order of departure.
     flights = spark.read.parquet(str(DATA)).limit(number).coalesce(1)
     numbers = [f.col(name).cast("string").alias(name) for name in ("arr_delay", "distance")]
@@ -128,7 +129,7 @@ def send_flights(spark: SparkSession, dsn: str, number: int) -> None:
 
 
 def average_delays(spark: SparkSession, dsn: str) -> DataFrame:
-    """The average delay by day, airport and airline, of each day that is over."""
+    """The average delays by day, airport and airline, for all days that are over."""
     stream = spark.readStream.format("mqdb").option("url", dsn).option("subscribe", f"{FLIGHTS},{RUNS}")
     stream = stream.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", BATCH)
     messages = stream.option("selector", SELECTOR).option("columns", "body").load()
@@ -143,7 +144,9 @@ def average_delays(spark: SparkSession, dsn: str) -> DataFrame:
 
 
 def start_queries(delays: DataFrame, dsn: str, home: Path, output: Path) -> list[StreamingQuery]:
-    """To the topic and to Parquet, each from where its checkpoint is, until all that is there now has been read."""
+    """Start a query to the topic and a query to Parquet. Each continues from its checkpoint, and ends after it has read
+    all present messages.
+    """
     messages = delays.select(
         f.to_json(f.struct("*")).alias("body"),
         f.col("carrier").alias("tags"),
@@ -162,7 +165,7 @@ def start_queries(delays: DataFrame, dsn: str, home: Path, output: Path) -> list
 
 
 def run(spark: SparkSession, dsn: str, home: Path, output: Path, number: int, say: Callable[[str], None]) -> Result:
-    """The whole pipeline, once. `dsn` is one broker's; a home belongs to one database."""
+    """Run the whole pipeline once. `dsn` names a single broker. Use a separate `home` for each database."""
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     with psycopg.connect(dsn, autocommit=True) as connection, timed() as seconds:
         make_topics(dsn)
@@ -181,15 +184,15 @@ def run(spark: SparkSession, dsn: str, home: Path, output: Path, number: int, sa
 
 
 def make_topics(dsn: str) -> None:
-    """The topics; those that are there stay as they are."""
+    """Create the topics. Existing topics are not changed."""
     with Admin(dsn) as admin:
         for topic in (FLIGHTS, DELAYS, RUNS):
             admin.topics.create(topic, queues=QUEUES)
 
 
 def wait_for_offsets(connection: psycopg.Connection) -> None:
-    """Return when all that has been stored so far has its queue offset, and can be read: some milliseconds later."""
-    # `mqdb serve` does that anyway; who is in a hurry may ask for it as well.
+    """Return when all messages stored so far have queue offsets and can be read, after a few milliseconds."""
+    # `mqdb serve` dispatches anyway, but any session may also call dispatch.
     while (outcome := connection.execute("SELECT outcome FROM mqdb.dispatch(50000)").fetchone()) != ("IDLE",):
         if outcome == ("LOCKED",):
             time.sleep(0.02)
@@ -199,7 +202,7 @@ def wait_for_offsets(connection: psycopg.Connection) -> None:
 
 
 def check(spark: SparkSession, connection: psycopg.Connection, output: Path) -> Result:
-    """Read both results back, and compute them once more in SQL."""
+    """Read both results back, and compute the averages again in SQL."""
     stored = connection.execute(STORED, {"topic": DELAYS})
     in_topic = [Average(*row) for row in stored]
     in_parquet = [Average(*row) for row in spark.read.parquet(str(output)).select(*Average._fields).collect()]
@@ -214,7 +217,7 @@ def check(spark: SparkSession, connection: psycopg.Connection, output: Path) -> 
 
 
 def count(connection: psycopg.Connection, topic: str) -> int:
-    """The number of messages that can be read."""
+    """The number of readable messages in a topic."""
     (number,) = connection.execute("SELECT count(*) FROM mqdb.message WHERE topic = %s", (topic,)).fetchone() or (0,)
     return int(number)
 
@@ -223,7 +226,7 @@ def count(connection: psycopg.Connection, topic: str) -> int:
 
 
 def show(result: Result, console: Console) -> None:
-    """A line for each airport, and what the check has found."""
+    """Print a line for each airport, and the result of the check."""
     table = Table("from", "flights", "average delay", "best airline", "worst airline", "worst day", box=None)
     for column in table.columns[1:3]:
         column.justify = "right"
@@ -242,13 +245,13 @@ def show(result: Result, console: Console) -> None:
 
 
 def total(averages: Sequence[Average]) -> tuple[int, float]:
-    """Flights of all of them, and their average delay."""
+    """The total number of flights in these averages, and their average delay."""
     flights = sum(each.flights for each in averages)
     return flights, sum(each.flights * each.average_delay for each in averages) / max(flights, 1)
 
 
 def ranked(averages: Sequence[Average], key: Callable[[Average], object]) -> list[tuple[object, float]]:
-    """Groups with their average delay, the least first; none that has less than a thousandth of the flights."""
+    """Groups with their average delay, lowest first, without groups of less than a thousandth of the flights."""
     groups: dict[object, list[Average]] = {}
     for each in averages:
         groups.setdefault(key(each), []).append(each)
@@ -258,13 +261,13 @@ def ranked(averages: Sequence[Average], key: Callable[[Average], object]) -> lis
 
 
 def named(group: tuple[object, float]) -> str:
-    """A group and its delay."""
+    """The text for a group and its delay."""
     return f"{group[0]} {group[1]:+.1f}"
 
 
 @contextmanager
 def timed() -> Iterator[Callable[[], float]]:
-    """A function that tells the seconds since the beginning."""
+    """Yields a function that returns the seconds since the start of the block."""
     began = time.perf_counter()
     yield lambda: time.perf_counter() - began
 
@@ -273,12 +276,12 @@ def timed() -> Iterator[Callable[[], float]]:
 
 
 def main() -> int:
-    """Run it, and show what came of it; 1 where a figure differs."""
+    """Run the pipeline and show the result; returns 1 if an average differs, else 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dsn", help="a database with mqdb, postgresql://...; else a PostgreSQL of its own")
-    parser.add_argument("--flights", type=int, default=ALL_FLIGHTS, metavar="N", help="send only the first N of them")
-    parser.add_argument("--home", type=Path, default=default_home() / "flights-pipeline", help="for its checkpoints")
-    parser.add_argument("--output", type=Path, help="for the Parquet files; else in its home")
+    parser.add_argument("--dsn", help="a database with mqdb, postgresql://...; default: embedded")
+    parser.add_argument("--flights", type=int, default=ALL_FLIGHTS, metavar="N", help="send only the first N flights")
+    parser.add_argument("--home", type=Path, default=default_home() / "flights-pipeline", help="for checkpoints")
+    parser.add_argument("--output", type=Path, help="directory of the Parquet files; default: in the home")
     given = parser.parse_args()
     if given.flights < 1:
         parser.error("--flights must be at least 1")
@@ -286,10 +289,10 @@ def main() -> int:
     console = Console(highlight=False, soft_wrap=True)
     home = given.home.expanduser().resolve()
     output = (given.output or home / DELAYS).expanduser().resolve()
-    # A broker process like any other, in this one. Where `mqdb serve` runs on the DSN already, it only stands by.
+    # A broker process inside this process. If `mqdb serve` already runs on the DSN, this broker only stands by.
     broker = Server(Settings(dsn=given.dsn, home=home / "broker"))
     with broker, session("flights pipeline") as spark:
-        # Streams with a state do without adaptive execution, and say so each time, wanted or not.
+        # Streams with a state run without adaptive execution, and Spark logs a warning each time.
         spark.sparkContext.setLogLevel("ERROR")
         result = run(spark, broker.dsn, home, output, given.flights, console.print)
     show(result, console)

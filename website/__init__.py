@@ -1,4 +1,4 @@
-"""The site: its generated pages (`reference`), the hooks by which MkDocs adds them (`hooks`), and its pictures.
+"""The site: its generated pages (`reference`), the hooks with which MkDocs adds them (`hooks`), and its pictures.
 
 `screenshots` makes pictures of the dashboard of `example_shop`.
 """

@@ -1,4 +1,4 @@
-"""The drawings of docs/how-it-works.md: boxes, arrows and lines of time, as SVG in the colours of the reader's theme.
+"""The drawings of docs/how-it-works.md: boxes, arrows and timelines, as SVG in the colours of the reader's theme.
 
     python -m website.diagrams     writes them into docs/images; a test compares them with this module
 
@@ -27,7 +27,7 @@ _STYLE: Final = (
 
 
 class Box(NamedTuple):
-    """A rectangle with lines of text in its middle."""
+    """A rectangle with centred lines of text."""
 
     x: float
     y: float
@@ -53,7 +53,7 @@ class Box(NamedTuple):
 
 @dataclass
 class Drawing:
-    """An SVG that is drawn step by step. The title is read to people who cannot see it."""
+    """An SVG that is drawn step by step. Screen readers read its title."""
 
     title: str
     width: int
@@ -71,7 +71,7 @@ class Drawing:
         self.parts.append(f'<text x="{x}" y="{y}" class="{kind}" text-anchor="{anchor}">{escape(line)}</text>')
 
     def arrow(self, *points: tuple[float, float], label: str = "", dashed: bool = False) -> None:
-        """A line through the points, with its tip at the last; the label stands above the middle of its first piece."""
+        """Draw an arrow through the points to the last point, with a label above the middle of the first segment."""
         path = " ".join(f"{x},{y}" for x, y in points)
         kind = "line dashed" if dashed else "line"
         self.parts.append(f'<polyline points="{path}" class="{kind}" marker-end="url(#tip)"/>')
@@ -94,7 +94,7 @@ class Drawing:
 
 
 def message_life() -> Drawing:
-    """The tables that a message passes: from the producer to a listener, to a retry and to the dead letters."""
+    """The tables through which a message passes: from the producer to a listener, to a retry and to dead letters."""
     drawing = Drawing("The way of a message through the tables of mqdb", 820, 250)
     producer = drawing.box(10, 20, "Producer", "or mqdb.send() in SQL", width=150)
     log = drawing.box(240, 20, "commit_log", "all records, in order", kind="table", width=140)
@@ -117,7 +117,7 @@ def message_life() -> Drawing:
 
 
 def snapshots() -> Drawing:
-    """Three transactions that commit in another order than they took their positions, and two rounds of dispatch."""
+    """Three transactions that commit in a different order from that of their positions, and two rounds of dispatch."""
     drawing = Drawing("Positions are taken in one order, and transactions commit in another", 820, 230)
     rows = [("A", 40, "position 1", 120, 640), ("B", 85, "position 2", 180, 330), ("C", 130, "position 3", 250, 420)]
     for name, y, position, begin, end in rows:
@@ -155,7 +155,7 @@ def retries() -> Drawing:
 
 
 def histories() -> Drawing:
-    """A log that a restore has cut, and the records that were then written under the old numbers."""
+    """A log that a restore has cut, and the records that were written later with the old positions."""
     drawing = Drawing("After a restore, other records have the numbers of the lost ones", 820, 190)
     before = [("1", "box"), ("2", "box"), ("3", "box"), ("4", "box"), ("5", "box")]
     after = [("1", "box"), ("2", "box"), ("3", "box"), ("4", "ours"), ("5", "ours"), ("6", "ours")]

@@ -1,6 +1,6 @@
-"""A broker with something to see on its dashboard: a shop whose billing is that of the tutorial.
+"""A broker with data for its dashboard: a shop with the billing program of the tutorial.
 
-Group `billing` gives up the orders that misspell a field, `mailer` is slow, and `reports` has no member.
+Group `billing` gives up orders with a misspelled field, `mailer` is slow, and `reports` has no member.
 """
 
 import json
@@ -39,7 +39,7 @@ from mqdb_client import (
 ROOT: Final = Path(__file__).resolve().parent.parent
 
 ORDERS: Final = 200
-#: One order of so many misspells a field: the third, which is that of the tutorial, and others.
+#: One order in this many has a misspelled field, beginning with the third, which is the order of the tutorial.
 _MISSPELLED: Final = 40
 _THIRD: Final = 3
 
@@ -49,19 +49,19 @@ _PATIENCE_SECONDS: Final = 60.0
 
 
 class ExampleShop(NamedTuple):
-    """A dashboard, and what to look at."""
+    """A dashboard, and the objects that the pictures show."""
 
     dashboard: Dashboard
     address: HttpAddress
     letter: str
-    """Id of the dead letter of order 3."""
+    """The id of the dead letter of order 3."""
     directory: str
-    """Where billing runs, as its tracebacks name it."""
+    """The directory in which billing runs, which its tracebacks name."""
 
 
 @contextmanager
 def serving_shop() -> Iterator[ExampleShop]:
-    """Serve the dashboard of a broker that is made for this, and send orders as long as the block runs."""
+    """Serve the dashboard of a temporary broker, and send messages while the block runs."""
     with (
         temporary_home() as home,
         TemporaryDirectory() as directory,
@@ -83,7 +83,7 @@ def serving_shop() -> Iterator[ExampleShop]:
 
 
 def order(number: int) -> Message:
-    """An order. Its tag, price and region depend on the number."""
+    """An order whose tag, price and region depend on its number."""
     price = "prise" if number % _MISSPELLED == _THIRD else "price"
     amount = 30 if number == _THIRD else 17 * number % 500
     return Message(
@@ -96,7 +96,7 @@ def order(number: int) -> Message:
 
 
 def _create(dsn: str) -> None:
-    """The topics, and the groups that are to have read nothing."""
+    """Create the topics, and groups whose offsets are at the beginning."""
     with Admin(dsn) as admin:
         for name in ("orders", "shipments", "visits"):
             admin.topics.create(name, actor="ada")
@@ -110,7 +110,7 @@ def _create(dsn: str) -> None:
 
 @contextmanager
 def _worker(dsn: str, directory: Path) -> Iterator[None]:
-    """`mqdb worker` with billing.py of the tutorial."""
+    """Run `mqdb worker` with billing.py of the tutorial while the block runs."""
     page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
     [program] = re.findall(r"```python\n(# billing\.py\n.*?)```", page, re.DOTALL)
     (directory / "billing.py").write_text(program)
@@ -127,7 +127,7 @@ def _worker(dsn: str, directory: Path) -> Iterator[None]:
 
 
 def _third_letter(dsn: str) -> str:
-    """The id of the dead letter of order 3, when billing has given up all orders that it cannot read."""
+    """Wait until billing has given up all bad orders; returns the id of the dead letter of order 3."""
     wrong = len([number for number in range(1, ORDERS + 1) if number % _MISSPELLED == _THIRD])
     with psycopg.connect(dsn, autocommit=True) as connection:
 
@@ -145,7 +145,7 @@ def _lag_of_billing(dsn: str) -> int:
 
 @contextmanager
 def _consuming(dsn: str) -> Iterator[None]:
-    """A consumer of visits, and one of orders whose first listeners do not return before the block ends."""
+    """Run a consumer of visits, and a consumer of orders whose first listeners return only when the block ends."""
     is_over = threading.Event()
 
     def count(messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
@@ -170,7 +170,7 @@ def _consuming(dsn: str) -> Iterator[None]:
 
 @contextmanager
 def _sending(producer: Producer) -> Iterator[None]:
-    """Send while the block runs, so that the overview has a rate to show."""
+    """Send visits while the block runs, so that the overview has a rate to show."""
     is_over = threading.Event()
 
     def send() -> None:
@@ -188,7 +188,7 @@ def _sending(producer: Producer) -> Iterator[None]:
 
 @contextmanager
 def _serving(dsn: str) -> Iterator[tuple[Dashboard, HttpAddress]]:
-    """The broker with its dashboard."""
+    """Serve a broker with its dashboard while the block runs."""
     settings = Settings(dsn=dsn, http="127.0.0.1:0")
     dashboard = Dashboard(settings)
     _remember_an_hour(dashboard.figures.series)
@@ -202,7 +202,7 @@ def _serving(dsn: str) -> Iterator[tuple[Dashboard, HttpAddress]]:
 
 
 def _remember_an_hour(series: TimeSeries) -> None:
-    """Add the figures of the hour before, as if the dashboard had run for so long."""
+    """Add figures of the previous hour, as if the dashboard had been running."""
     now = time.monotonic()
     counts: dict[Key, float] = dict.fromkeys(_rates(0), 0.0)
     for seconds in range(3_600, 0, -_SAMPLE_SECONDS):
@@ -222,7 +222,7 @@ def _remember_an_hour(series: TimeSeries) -> None:
 
 
 def _rates(seconds: float) -> dict[Key, float]:
-    """The rates so many seconds ago. Since then only visits come in."""
+    """The simulated rates so many seconds ago. Over the last ten minutes, all rates but those of visits fall to 0."""
     share = min(1.0, seconds / 600)
     return {
         (BrokerFigure.STORED, "orders"): share * (40 + 15 * sin(seconds / 420)),

@@ -1,7 +1,7 @@
-"""Hooks of MkDocs: pages that are not in docs/, and links that leave it.
+"""Hooks of MkDocs for pages outside docs/ and for links to files outside docs/.
 
-README becomes the first page, and the reference is made of the code. A link to a file of the repository leads to a page
-that shows the file. Source: https://www.mkdocs.org/user-guide/configuration/#hooks.
+README becomes the first page, and the reference is generated from the code. A link to a file of the repository leads to
+a page that shows the file. Source: https://www.mkdocs.org/user-guide/configuration/#hooks.
 """
 
 import re
@@ -30,7 +30,7 @@ _LINK: Final = re.compile(r"(\]\()([^)\s:#]+)((?:#[^)\s]*)?\))")
 
 
 def _place_of(path: str) -> str:
-    """The place of a file of the repository on the site."""
+    """The path of a repository's file on the site."""
     for place, source in _PAGES.items():
         if path == source:
             return place
@@ -42,7 +42,7 @@ def _place_of(path: str) -> str:
 
 
 def _source_of(place: str) -> str:
-    """The file of the repository that a page of the site is made of."""
+    """The file in the repository from which a page of the site is made."""
     return _PAGES.get(place, f"docs/{place}")
 
 
@@ -85,7 +85,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Lead links to where the files are on the site."""
+    """Replace links to files of the repository by links to their pages on the site."""
     place = page.file.src_uri
     if place.startswith(("repository/", "reference/")):
         return markdown

@@ -1,6 +1,6 @@
-"""Pages of the reference, made of the code: commands, settings, errors, tables and the Python API.
+"""Pages of the reference, generated from the code: commands, settings, errors, tables and the Python API.
 
-Each function returns Markdown. A test holds them to the code: each command, setting, error and table is there.
+Each function returns Markdown. A test checks that the pages contain every command, setting, error and table.
 """
 
 import ast
@@ -22,7 +22,7 @@ from mqdb_client import aio
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 
-#: The names of the Python API by page. `test_reference.py` holds that none is missing.
+#: The names of the Python API by page. `test_reference.py` checks that no name is missing.
 PAGES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "producers": (
         "Producers",
@@ -82,7 +82,7 @@ def api(page: str) -> str:
 
 
 def _identifier(package: str, name: str) -> str:
-    """The module and name of a definition, because mkdocstrings does not follow imports of a package."""
+    """The name of an object in its own module, because mkdocstrings does not follow imports of a package."""
     thing = getattr(__import__(package, fromlist=[name]), name)
     module = getattr(thing, "__module__", None)
     if module is None or not module.startswith(("mqdb.", "mqdb_client.")) or not hasattr(thing, "__qualname__"):
@@ -108,7 +108,7 @@ def commands() -> str:
 
 
 def _leaves(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The commands below a command that do something themselves, with their names."""
+    """The commands below a command that have no subcommands, with their full names."""
     children = getattr(command, "commands", None)
     if children is None:
         yield path, command
@@ -157,7 +157,7 @@ def settings_page() -> str:
 
 
 def error_classes() -> list[type[errors.MqdbError]]:
-    """All errors, each before those that are more special."""
+    """All errors; a base class comes before its subclasses."""
 
     def below(parent: type[errors.MqdbError]) -> Iterator[type[errors.MqdbError]]:
         yield parent
@@ -196,7 +196,7 @@ def comments() -> list[tuple[str, str, str]]:
 
 
 def tables_page() -> str:
-    """Tables, views and functions of the schema, by their comments."""
+    """Tables, views and functions of the schema, with their comments."""
     found = comments()
     columns: dict[str, list[str]] = {}
     for kind, name, text in found:

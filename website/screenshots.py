@@ -1,9 +1,9 @@
 """Pictures of the dashboard, made by Chromium: `python3 do.py screenshots`.
 
-    python -m website.screenshots               the pictures in docs/images that pages use, again
+    python -m website.screenshots               new versions of the pictures in docs/images that pages use
     python -m website.screenshots DIRECTORY     all pictures: five pages, light and dark, 1,280 and 400 pixels wide
 
-The dashboard is that of `example_shop`.
+The pictures show the dashboard of `example_shop`.
 """
 
 import argparse
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 IMAGES: Final = ROOT / "docs" / "images"
 
-#: The pages by the names of their pictures, with the greatest height that is shown.
+#: The pages by the names of their pictures, with the greatest height of the picture.
 PAGES: Final = {"overview": 700, "messages": 560, "group": 1_000, "letters": 560, "letter": 1_400}
 
 _SELECTOR: Final = "amount > 300 AND region = 'EU'"
@@ -31,11 +31,11 @@ _SELECTOR: Final = "amount > 300 AND region = 'EU'"
 Scheme: TypeAlias = Literal["light", "dark"]
 SCHEMES: Final[tuple[Scheme, ...]] = ("light", "dark")
 WIDTHS: Final = (1280, 400)
-#: A narrow page has its parts below one another.
+#: A narrow page is taller, because its parts are below one another.
 _TALLER: Final = 1.6
 _PATIENCE_MS: Final = 30_000
 
-#: Directories of this machine become those of the example.
+#: Directories of this machine are replaced by these directories of the example.
 _SHOWN_DIRECTORY: Final = "/srv/shop"
 _SHOWN_LIBRARY: Final = "/srv/shop/.venv/lib/python3.13/site-packages"
 _REPLACE: Final = """pairs => {
@@ -46,7 +46,7 @@ _REPLACE: Final = """pairs => {
 
 
 class Picture(NamedTuple):
-    """A picture of a page."""
+    """A picture of a page of the dashboard."""
 
     page: str
     scheme: Scheme = "light"
@@ -54,7 +54,7 @@ class Picture(NamedTuple):
 
     @property
     def file_name(self) -> str:
-        """The name of its file. Only pictures of a wide page in light are for documents."""
+        """The file name of the picture. Documents use only pictures of wide, light pages."""
         look = "" if self == Picture(self.page) else f"-{self.scheme}-{self.width}"
         return f"dashboard-{self.page}{look}.png"
 
@@ -71,13 +71,13 @@ def used() -> list[Picture]:
 
 
 def take(pictures: Sequence[Picture], directory: Path) -> None:
-    """Make these pictures in a directory."""
+    """Make these pictures and save them in a directory."""
     from playwright.sync_api import sync_playwright
 
     directory.mkdir(parents=True, exist_ok=True)
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     with serving_shop() as shop, sync_playwright() as playwright:
-        # In a container there are no namespaces for its sandbox; it sees nothing but our own pages.
+        # In a container, Chromium has no namespaces for its sandbox. It loads only our own pages.
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         for picture in pictures:
             _take(browser, shop, picture, directory / picture.file_name)
@@ -136,10 +136,10 @@ def main(arguments: Sequence[str]) -> None:
         "directory",
         nargs="?",
         type=Path,
-        help="for all pictures; unset, only those that pages use are made, in docs/images",
+        help="for all pictures; if unset, only the pictures that pages use are made, in docs/images",
     )
     parser.add_argument("--page", choices=[*PAGES], help="only the pictures of this page")
-    parser.add_argument("--scheme", choices=SCHEMES, help="only pictures in this scheme of colours")
+    parser.add_argument("--scheme", choices=SCHEMES, help="only pictures in this colour scheme")
     parser.add_argument("--width", choices=WIDTHS, type=int, help="only pictures of this width")
     given = parser.parse_args(arguments)
     wanted = (given.page, given.scheme, given.width)

@@ -1,6 +1,6 @@
-"""A shop with Django. An order and its message are one transaction; a management command bills the orders.
+"""A shop with Django. One transaction stores an order and its message; a management command bills the orders.
 
-export MQDB_DSN="$(mqdb dsn)"   # of the embedded broker; or the DSN of your own
+export MQDB_DSN="$(mqdb dsn)"   # the DSN of the embedded broker, or of your own
 export DJANGO_SETTINGS_MODULE=examples.django_shop.settings
 mqdb topic create django-orders
 python -m django migrate --run-syncdb

@@ -1,4 +1,4 @@
-"""Settings of the shop: the database of its models is that of the broker, which MQDB_DSN names."""
+"""Settings of the shop. Its models are in the database of the broker, which MQDB_DSN names."""
 
 import os
 

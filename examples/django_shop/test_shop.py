@@ -1,4 +1,4 @@
-"""The shop over HTTP, with its worker in a process of its own."""
+"""The shop over HTTP, with its worker in a separate process."""
 
 import signal
 import subprocess
@@ -13,7 +13,7 @@ from mqdb_client.testing import TestBroker, TestTopics
 
 @pytest.fixture
 def shop(mqdb_broker: TestBroker, mqdb_topics: TestTopics, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Django with the tables of the shop."""
+    """Set up Django and the tables of the shop."""
     monkeypatch.setenv("MQDB_DSN", mqdb_broker.dsn)
     monkeypatch.setenv("SHOP_TOPIC", mqdb_topics.topic("orders"))
     monkeypatch.setenv("SHOP_GROUP", mqdb_topics.group("billing"))

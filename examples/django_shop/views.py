@@ -1,4 +1,4 @@
-"""The routes of the shop."""
+"""The views of the shop."""
 
 import atexit
 from functools import cache
@@ -15,7 +15,7 @@ from mqdb_client import Message, Producer
 
 @cache
 def producer() -> Producer:
-    """One for the process, which starts with its first order."""
+    """The producer of this process, which starts with the first order."""
     producer = Producer("shop")
     producer.start()
     atexit.register(producer.shutdown)
@@ -25,7 +25,7 @@ def producer() -> Producer:
 @csrf_exempt
 @require_POST
 def place(request: HttpRequest) -> JsonResponse:
-    """Store an order, and announce it: both or neither."""
+    """Store an order and send its message: both or neither."""
     with transaction.atomic():
         order = Order.objects.create(item=request.POST["item"], price=int(request.POST["price"]))
         message = Message(settings.ORDERS_TOPIC, str(order.pk), keys=str(order.pk))

@@ -1,6 +1,6 @@
-"""A shop with FastAPI and SQLAlchemy. An order and its message are one transaction; the same process bills the order.
+"""A shop with FastAPI and SQLAlchemy. One transaction stores an order and its message; the same process bills orders.
 
-export MQDB_DSN="$(mqdb dsn)"   # of the embedded broker; or the DSN of your own
+export MQDB_DSN="$(mqdb dsn)"   # the DSN of the embedded broker, or of your own
 mqdb topic create fastapi-orders
 uvicorn --factory examples.fastapi_shop.app:create_app
 curl localhost:8000/orders --json '{"item": "tea", "price": 3}'
@@ -37,21 +37,21 @@ class Order(Base):
 
 
 class NewOrder(BaseModel):
-    """An order as a customer sends it."""
+    """A new order, as a customer sends it."""
 
     item: str
     price: int
 
 
 class ShownOrder(NewOrder):
-    """An order as a customer gets it."""
+    """An order, as the shop returns it to a customer."""
 
     id: int
     is_billed: bool
 
 
 def create_app(dsn: str | None = None, topic: str = "fastapi-orders", group: str = "fastapi-billing") -> FastAPI:
-    """The application; `dsn` leads to the database of the shop and of its broker, by default MQDB_DSN."""
+    """The application. `dsn` is the DSN of the database of the shop and its broker, by default MQDB_DSN."""
     dsn = dsn or os.environ["MQDB_DSN"]
     engine = create_async_engine(make_url(dsn).set(drivername="postgresql+psycopg"))
     sessions = async_sessionmaker(engine, expire_on_commit=False)
@@ -100,5 +100,5 @@ def create_app(dsn: str | None = None, topic: str = "fastapi-orders", group: str
 
 
 def shown(order: Order) -> ShownOrder:
-    """An order as customers see it."""
+    """Convert an order to the form that customers see."""
     return ShownOrder(id=order.id, item=order.item, price=order.price, is_billed=order.is_billed)

@@ -1,4 +1,4 @@
-"""The shop over HTTP, and the messages that its orders become."""
+"""The shop over HTTP, and the messages for its orders."""
 
 import json
 

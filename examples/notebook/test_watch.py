@@ -1,4 +1,4 @@
-"""The notebook, cell by cell, as a kernel runs it."""
+"""Runs the notebook cell by cell, as a kernel does."""
 
 import json
 from pathlib import Path

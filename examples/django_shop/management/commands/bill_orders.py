@@ -12,7 +12,7 @@ from mqdb_client import ConsumeConcurrentlyStatus, ConsumeFromWhere, PushConsume
 
 
 def bill(messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
-    """Bill the orders of some messages; what raises comes again later."""
+    """Bill the orders of some messages. After an exception, the messages are delivered again later."""
     close_old_connections()  # each thread of the consumer has a connection of Django's, which may have been idle
     with transaction.atomic():
         Order.objects.filter(pk__in=[int(message.body) for message in messages]).update(is_billed=True)
@@ -25,7 +25,7 @@ class Command(BaseCommand):
     help = "Bill the orders that the shop announces."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Returns when a signal has stopped it, and running listeners have ended."""
+        """Run until a signal; returns when the running listeners have ended."""
         consumer = PushConsumer(
             settings.BILLING_GROUP,
             consume_from_where=ConsumeFromWhere.FIRST_OFFSET,
