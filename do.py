@@ -1,20 +1,20 @@
 """Set up and run mqdb from a checkout. Needs Python 3.11 or newer and nothing else.
 
     python3 do.py demo [...]    the demo, with the arguments of `mqdb demo`
-    python3 do.py test [...]    every check, then the tests, five at a time; or pytest with your arguments
+    python3 do.py test [...]    every check, then the tests in five processes; or pytest with your arguments
     python3 do.py test --all    the long tests too: fault runs with ten seeds, 10,000 cases of each fuzz
     python3 do.py check         ruff, mypy, the import contracts and the prose
-    python3 do.py bench [...]   the benchmarks of mqdb, beside reference points: bench --help
+    python3 do.py bench [...]   the benchmarks of mqdb, with reference values: bench --help
     python3 do.py peers [...]   mqdb beside other brokers on this machine: peers --help
     python3 do.py drill [...]   clients while a cluster of Patroni fails over: drill --help
     python3 do.py docs [...]    the site, into build/site; docs serve shows it while you write
-    python3 do.py screenshots   the pictures of the dashboard in docs/images, by Chromium; with a directory more of them
+    python3 do.py screenshots   the pictures of the dashboard in docs/images, by Chromium; all of them with a directory
     python3 do.py run ...       any other command of mqdb: run topic list
-    python3 do.py lock          the lock files anew, for what pyproject.toml asks for; needs uv
+    python3 do.py lock          new lock files for the requirements in pyproject.toml; needs uv
     python3 do.py release       the archives of this version and their hashes, into dist/: release --help
 
-The first call makes .venv beside this file and installs into it the files whose versions and hashes
-requirements.lock names, or for tests requirements-test.lock, by uv if it is on PATH and can, else by pip.
+The first call makes .venv beside this file, and installs the packages in requirements.lock (for tests, in
+requirements-test.lock) with these versions and hashes. It uses uv if uv is on PATH and works, else pip.
 A stamp in .venv lets later calls start at once.
 """
 
@@ -40,12 +40,12 @@ LOCKS = {
     "requirements-contrib.lock": ("server", "embedded", "contrib"),
 }
 BUILD_BACKEND = "hatchling>=1.27"
-# Most of their time tests wait: two cores have work for five processes. A file's tests stay together, for the sake of
-# what they share; in which order the files come, tests/conftest.py says. A process that crashes ends the run: with a
-# new one in its place the run has hung at its end.
+# Tests wait most of the time, so two cores are enough for five processes. The tests of a file run in one process,
+# because they share fixtures; tests/conftest.py sets the order of the files. A process that crashes ends the run:
+# if a new process replaced it, the run sometimes hung at its end.
 ALL_TESTS = ("--numprocesses=5", "--max-worker-restart=0", "--dist=loadfile", "--no-loadscope-reorder")
-# What `--all` adds: the tests marked `long`, more cases of those that make their own, and the coverage of the code that
-# runs in the processes of pytest; what the tests start is not counted.
+# `--all` adds the tests marked `long`, more cases of generated tests, and the coverage of the code that runs in the
+# processes of pytest. Processes that the tests start are not counted.
 EVERYTHING = (*ALL_TESTS, "-m", "", "--timeout=3600", "--cov", "--cov-report=term:skip-covered")
 MORE_CASES = {"MQDB_FUZZ_CASES": "10000", "MQDB_FAULT_RUNS": "10"}
 CHECKS = (
@@ -58,7 +58,7 @@ CHECKS = (
 
 
 def main(command: str = "", *arguments: str) -> None:
-    # Nothing in this file may be newer than Python 3.6, or an old Python could not even say this.
+    # This file must be valid in Python 3.6, so that an old Python can print this message.
     if sys.version_info < (3, 11):  # noqa: UP036
         sys.exit("do.py: mqdb needs Python 3.11 or newer, this is {}.{}".format(*sys.version_info))
     known = ("demo", "test", "check", "bench", "peers", "drill", "docs", "screenshots", "run", "lock", "release")
@@ -92,11 +92,11 @@ def main(command: str = "", *arguments: str) -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         become(PYTHON, "-m", "benchmarks." + command, *arguments)
     install("spark", "test")
-    # Each of the processes would compile all tests again, and each process that the tests start all of mqdb.
+    # Else each of the processes would compile all tests again, and each process that the tests start all of mqdb.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     compiling = None
     if command == "test" and arguments in ((), ("--all",)):
-        # While mypy leaves a core idle: else all processes begin by compiling the same.
+        # Compiles while mypy leaves a core idle. Else all processes would begin by compiling the same files.
         collect = (PYTHON, "-m", "pytest", "--collect-only", "-qq")
         compiling = subprocess.Popen(collect, cwd=str(ROOT), stdout=subprocess.DEVNULL)
     for check in CHECKS:
@@ -114,8 +114,8 @@ def main(command: str = "", *arguments: str) -> None:
 
 
 def install(*extras: str) -> None:
-    """Bring .venv to the state that pyproject.toml, the lock and this Python require, unless it has it already."""
-    # Of another Python, or moved here from elsewhere, it cannot be repaired: its programs point to what is gone.
+    """Make or update .venv for pyproject.toml, the lock files and this Python, unless it is up to date."""
+    # A .venv of another Python or another directory cannot be repaired: its programs point to missing files.
     place = digest(f"{sys.version} {ROOT}".encode())
     content = digest(b"".join((ROOT / name).read_bytes() for name in ("pyproject.toml", *LOCKS)))
     stamp = STAMP.read_text().split("\n") if STAMP.exists() else [place, "", ""]
@@ -136,7 +136,7 @@ def digest(text: bytes) -> str:
 
 
 def lock() -> None:
-    """Write the lock files. Versions that are locked and still fit stay: remove a file to have the newest."""
+    """Write the lock files. Locked versions that still fit are kept; remove a file to get the newest versions."""
     uv = shutil.which("uv")
     if not uv:
         sys.exit("do.py: uv is not on PATH, and only it makes a lock for all platforms")
@@ -144,7 +144,7 @@ def lock() -> None:
     for name, extras in LOCKS.items():
         command = [uv, "--quiet", "pip", "compile", "pyproject.toml", "-", "--universal", "--python-version", "3.11"]
         command += ["--generate-hashes", "--no-annotate", "--no-header", "--output-file", name]
-        # The others hold all that the first one does, in the same versions.
+        # The other lock files contain all packages of the first, in the same versions.
         command += ["--constraint", "requirements.lock"] if extras else []
         for extra in extras:
             command += ["--extra", extra]
@@ -176,7 +176,7 @@ def install_by_uv(locked: str) -> bool:
 def install_by_pip(locked: str) -> bool:
     if not (importlib.util.find_spec("venv") and importlib.util.find_spec("ensurepip")):
         sys.exit("do.py: this Python cannot make virtual environments; on Debian: apt-get install python3-venv")
-    # Also over an existing .venv: one that uv made has no pip.
+    # Also over an existing .venv, because a .venv that uv made has no pip.
     return step("creating .venv", sys.executable, "-m", "venv", str(VENV)) and install_with(
         f"{locked} into .venv by pip",
         *(PYTHON, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"),
@@ -185,7 +185,7 @@ def install_by_pip(locked: str) -> bool:
 
 
 def install_with(what: str, *install: str, locked: str) -> bool:
-    """Install the locked packages, and then the project: pip requires hashes, and the project has no hash."""
+    """Install the locked packages, then the project by itself, because pip would require a hash for the project."""
     return step(f"installing {what}, once", *install, "--require-hashes", "-r", locked) and step(
         "installing mqdb", *install, "--no-deps", "--no-build-isolation", "-e", "."
     )
@@ -205,7 +205,7 @@ def step(what: str, *command: str) -> bool:
 
 
 def become(*command: str) -> None:
-    if os.name == "nt":  # where exec gives the prompt back before the program ends
+    if os.name == "nt":  # on Windows, exec returns to the prompt before the program ends
         sys.exit(subprocess.run(command).returncode)
     os.execv(command[0], command)
 

@@ -1,1 +1,1 @@
-"""Checks of the project that no tool has."""
+"""Checks of the project that no existing tool offers."""

@@ -1,4 +1,4 @@
-"""The archives of a release: the files that wheel and sdist must hold, and the files that they do hold."""
+"""The archives of a release: the files that the wheel and the sdist must contain, and their actual files."""
 
 import re
 import tarfile
@@ -10,11 +10,11 @@ from zipfile import ZipFile
 #: The sources of the wheel, as `[tool.hatch.build.targets.wheel]` in pyproject.toml names them.
 SOURCES: Final = ("mqdb", "client/mqdb_client", "migrations", "alembic.ini", "pyspark_mqdb.py")
 
-#: Files of the sdist beside the sources.
+#: Files of the sdist besides the sources.
 _BESIDE: Final = (".gitignore", "CHANGELOG.md", "LICENSE", "README.md", "SECURITY.md", "pyproject.toml")
 _METADATA: Final = ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")
 
-#: A wheel without one of these would install, and fail later.
+#: A wheel without one of these files could be installed, but would fail later.
 _ESSENTIAL: Final = (
     *(r"mqdb/sql/.*\.sql", r"mqdb/migrations/versions/.*\.py", r"mqdb/alembic\.ini", r"mqdb/selector/.*\.lark"),
     *(r"mqdb/dashboard/templates/.*\.html", r"mqdb/dashboard/static/.*\.css", r"mqdb/dashboard/static/.*\.js"),
@@ -24,7 +24,7 @@ _OF_TESTS: Final = re.compile(r"(^|/)(tests?|benchmarks|conftest\.py|test_[^/]*\
 
 
 def names_in_wheel(tracked: Iterable[str], version: str) -> set[str]:
-    """The files of the wheel of a version, from the files that git knows."""
+    """The names of the files in the wheel of a version, derived from the files that git tracks."""
     names = {f"mqdb-{version}.dist-info/{name}" for name in _METADATA}
     for path in _sources(tracked):
         is_inside = path.startswith(("migrations/", "alembic.ini"))
@@ -33,7 +33,7 @@ def names_in_wheel(tracked: Iterable[str], version: str) -> set[str]:
 
 
 def names_in_sdist(tracked: Iterable[str], version: str) -> set[str]:
-    """The files of the sdist of a version, from the files that git knows."""
+    """The names of the files in the sdist of a version, derived from the files that git tracks."""
     return {f"mqdb-{version}/{path}" for path in (*_sources(tracked), *_BESIDE, "PKG-INFO")}
 
 
@@ -51,7 +51,7 @@ def names_in(archive: Path) -> set[str]:
 
 
 def problems_of(archive: Path, expected: set[str]) -> list[str]:
-    """One sentence for each file that is missing in an archive or should not be in it."""
+    """One sentence for each file that is missing from an archive or should not be in the archive."""
     found = names_in(archive)
     problems = [f"{archive.name} lacks {name}" for name in sorted(expected - found)]
     problems += [f"{archive.name} holds {name}, which is not a source" for name in sorted(found - expected)]

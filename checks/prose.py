@@ -1,13 +1,13 @@
-"""The prose check: sentences of the project that read as translated, by ten patterns.
+"""The prose check: finds sentences of the project that read as translated, by ten patterns.
 
-    python -m checks.prose                 fails if a file has more matches than prose_known.txt says, or fewer
+    python -m checks.prose                 fails if a file has more or fewer matches than in prose_known.txt
     python -m checks.prose --show [PATH]   prints all sentences that match, in files below these paths
     python -m checks.prose --shrink        lowers the numbers in prose_known.txt
     python -m checks.prose --count         prints how many sentences match, by kind of text and pattern
 
 It reads docstrings, help texts, error sentences, log lines, COMMENT ON, the texts of the dashboard and Markdown. In
-`mqdb` and `client` it also reads all other literals: reasons of errors, findings of the doctor, what commands print.
-Its patterns find candidates, and a reader decides: a sentence that is right as it stands goes to prose_accepted.txt.
+`mqdb` and `client` it also reads all other literals: reasons of errors, findings of the doctor, output of commands.
+Its patterns find candidates, and a reader decides: a good sentence is added to prose_accepted.txt.
 """
 
 import argparse
@@ -33,7 +33,7 @@ _SKIPPED: Final = (".venv", ".git", ".peers", "build", "dist", "target", "node_m
 
 
 class Pattern(NamedTuple):
-    """A habit that makes a sentence read as translated. `kinds` limits it to some kinds of text."""
+    """A pattern that makes a sentence read as translated. `kinds` limits the pattern to some kinds of text."""
 
     name: str
     what: str
@@ -129,7 +129,7 @@ def sentences(root: Path = ROOT) -> Iterator[Sentence]:
 
 
 def _of_own_code(source: str) -> Iterator[tuple[int, str, str]]:
-    """All that `_of_python` reads, and each other literal."""
+    """All texts that `_of_python` finds, and all other literals."""
     found = list(_of_python(source))
     yield from found
     read = {text for *_, text in found}
@@ -170,7 +170,7 @@ def _of_python(source: str) -> Iterator[tuple[int, str, str]]:
         elif isinstance(node, ast.Call):
             yield from _of_call(node)
         elif isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Annotated":
-            # The text of an option stands behind its type and its rule.
+            # The text of an option comes after its type and its rule.
             texts = node.slice.elts[1:] if isinstance(node.slice, ast.Tuple) else []
             yield from ((each.lineno, "help", text) for each in texts if (text := _text(each)))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "COMMENT ON" in node.value:
@@ -198,7 +198,7 @@ def _of_call(node: ast.Call) -> Iterator[tuple[int, str, str]]:
 
 
 def _text(node: ast.expr) -> str:
-    """The text of a literal, with its fields as words; empty for anything else."""
+    """The text of a literal, with X for each field; empty for any other expression."""
     match node:
         case ast.Constant(value=str(text)):
             return text
@@ -305,7 +305,7 @@ def _write_known(known: Counter[tuple[str, str]]) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Returns the exit status."""
+    """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--show", nargs="*", metavar="PATH", help="print all matches below these paths")
     parser.add_argument("--shrink", action="store_true", help="lower the numbers in prose_known.txt")

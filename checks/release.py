@@ -1,9 +1,9 @@
-"""The release: archives of this version, their hashes, their bill of materials, and notes. It publishes nothing.
+"""The release: archives of this version, their hashes, their bill of materials, and notes. Nothing is published.
 
     python3 do.py release              makes all of it in dist/, and prints the commands that publish it
     python3 do.py release --dry-run    prints the steps, and the obstacles to a release of this commit
 
-Wheel and sdist are built from an export of the commit, twice, and both builds must be equal byte by byte.
+The wheel and the sdist are built twice from an export of the commit, and both builds must be equal byte by byte.
 """
 
 import argparse
@@ -25,10 +25,10 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 _VERSION_FILE: Final = "mqdb/__init__.py"
 _SUMS: Final = "SHA256SUMS"
 
-#: The ends of the names of files in which another statement of the version would be used.
+#: The ends of the names of files in which a second statement of the version would have an effect.
 _MAY_STATE_IT: Final = (".py", ".toml", ".yaml", ".yml", ".cfg", "Dockerfile")
 
-#: Words that are true before the first release, and the pages that have them.
+#: Words that are true only before the first release, and the pages that have them.
 _EARLY: Final = ("not released yet", "until it is released", "Until the first release", "Nothing has been released")
 _PAGES: Final = ("CHANGELOG.md", "SECURITY.md", "ARCHITECTURE.md", "migrations/versions/0100_schema.py")
 
@@ -50,15 +50,15 @@ Look at {output}, then publish it:
 
 
 class Refused(Exception):
-    """This commit cannot be released, for these reasons."""
+    """The commit cannot be released. The arguments are the reasons."""
 
 
 class Commit(NamedTuple):
-    """The commit that is released."""
+    """The commit to release."""
 
     name: str
     epoch: int
-    """Its time in seconds, which the archives have for all files."""
+    """The Unix time of the commit, which is the time of all files in the archives."""
     files: tuple[str, ...]
 
 
@@ -106,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def version_of(root: Path) -> str:
-    """The version of the project, which stands in `mqdb/__init__.py` alone."""
+    """The version of the project, which only `mqdb/__init__.py` states."""
     found = re.findall(r'^__version__ = "(\d+\.\d+\.\d+\w*)"$', (root / _VERSION_FILE).read_text("utf-8"), re.MULTILINE)
     if len(found) != 1:
         raise SystemExit(f"release: {_VERSION_FILE} states {len(found)} versions instead of one")
@@ -114,20 +114,20 @@ def version_of(root: Path) -> str:
 
 
 def also_stated(root: Path, files: Sequence[str], version: str) -> list[str]:
-    """The files that state the version as `version = ...`, `version: ...` or `VERSION=...` besides its own place."""
+    """Other files that state the version, as `version = ...`, `version: ...` or `VERSION=...`."""
     statement = re.compile(rf"version(__)?\W{{1,4}}{re.escape(version)}(?![.\w])", re.IGNORECASE)
     texts = (path for path in files if path.endswith(_MAY_STATE_IT) and path != _VERSION_FILE)
     return [path for path in texts if statement.search((root / path).read_text("utf-8", errors="replace"))]
 
 
 def notes_of(changelog: str, version: str) -> str | None:
-    """The section of a version in the changelog without its heading, or None."""
+    """The section of a version in the changelog without its heading; None if the section is missing."""
     section = re.search(rf"^## {re.escape(version)}\b[^\n]*\n(.*?)(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL)
     return section[1].strip() + "\n" if section else None
 
 
 def date_of(changelog: str, version: str) -> str | None:
-    """The date in the heading of a version, as 2026-12-31; None without one."""
+    """The date in the heading of a version in the form 2026-12-31; None if the date is missing."""
     heading = re.search(rf"^## {re.escape(version)}, (\d{{4}}-\d\d-\d\d)$", changelog, re.MULTILINE)
     return heading[1] if heading else None
 
@@ -155,7 +155,7 @@ def _obstacles(version: str, commit: Commit) -> list[str]:
 
 
 def _release(version: str, commit: Commit, output: Path) -> list[Path]:
-    """Fill the output directory; returns the archives. Raises Refused."""
+    """Fill the output directory; returns the archives. Raises Refused if the release has problems."""
     from checks.sbom import bill_of_materials
 
     if output.exists() and any(output.iterdir()):
@@ -176,12 +176,12 @@ def _release(version: str, commit: Commit, output: Path) -> list[Path]:
 
 
 def _build(folder: Path, commit: Commit) -> list[Path]:
-    """The sdist of an export of the commit, and the wheel that is built from the sdist."""
+    """Build the sdist from an export of the commit, and the wheel from the sdist; returns both."""
     source, built = folder / "source", folder / "built"
     source.mkdir(parents=True)
     export = subprocess.run(["git", "archive", commit.name], cwd=ROOT, stdout=subprocess.PIPE, check=True)
     subprocess.run(["tar", "--extract", f"--directory={source}"], input=export.stdout, check=True)
-    # A checkout on the path would be imported instead of what is built.
+    # A checkout on the path would be imported instead of the exported code.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment["SOURCE_DATE_EPOCH"] = str(commit.epoch)
     command = [sys.executable, "-m", "build", "--no-isolation", f"--outdir={built}", str(source)]
@@ -192,7 +192,7 @@ def _build(folder: Path, commit: Commit) -> list[Path]:
 
 
 def _check(archives: Sequence[Sequence[Path]], version: str, commit: Commit) -> None:
-    """Raises Refused unless both builds are equal and hold the files that they should."""
+    """Raise Refused unless both builds are equal and have exactly the expected files."""
     first, second = ({path.name: sha256(path) for path in build} for build in archives)
     problems = [f"two builds of {name} differ" for name in first if first[name] != second.get(name)]
     wanted = {
@@ -207,7 +207,7 @@ def _check(archives: Sequence[Sequence[Path]], version: str, commit: Commit) -> 
 
 
 def sha256(path: Path) -> str:
-    """The hash of a file, in hex."""
+    """The SHA-256 hash of a file, in hexadecimal."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 

@@ -1,7 +1,7 @@
-"""The bill of materials (SBOM) of a release, in CycloneDX: the packages that it runs on, and files of others in it.
+"""The bill of materials (SBOM) of a release, in CycloneDX: the packages that it needs, and the third-party files in it.
 
 The packages are those of requirements.lock, with which mqdb is tested and its image is built. The same commit gives the
-same text on every machine. It names packages by their purl, without any address or path of the machine.
+same text on every machine. The text names packages by their purl, without any address or path of the machine.
 """
 
 import re
@@ -21,7 +21,7 @@ from packageurl import PackageURL
 from mqdb.dashboard.assets import VENDORED, Vendored
 
 LOCK: Final = "requirements.lock"
-#: The extras whose packages are in the lock, as do.py has it.
+#: The extras whose packages are in the lock, the same as in do.py.
 LOCKED_EXTRAS: Final = ("server", "embedded")
 
 #: For serial numbers, which must be UUIDs.
@@ -30,7 +30,7 @@ _PIN: Final = re.compile(r"^([a-z0-9-]+)==([^ ;\\]+)", re.MULTILINE)
 
 
 def bill_of_materials(root: Path, version: str, made_at: datetime, wheel_sha256: str) -> str:
-    """The SBOM of a version as JSON, from the lock and pyproject.toml below `root`."""
+    """The SBOM of a version as JSON, made from the lock file and pyproject.toml in `root`."""
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     pins = dict(_PIN.findall((root / LOCK).read_text(encoding="utf-8")))
     required = direct(project["dependencies"])
@@ -48,7 +48,7 @@ def bill_of_materials(root: Path, version: str, made_at: datetime, wheel_sha256:
 
 
 def direct(requirements: list[str]) -> set[str]:
-    """The normal names of the packages that requirements name."""
+    """The normalized names of the packages in requirements."""
     return {re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", each, maxsplit=1)[0]).lower() for each in requirements}
 
 
@@ -73,7 +73,7 @@ def _package(name: str, version: str, *, optional: bool) -> Component:
 
 
 def _bundled(asset: Vendored) -> Component:
-    """A file of others that is in the wheel as it is."""
+    """A third-party file that is in the wheel, unchanged."""
     package, _, rest = asset.source.rpartition("@")
     namespace, _, name = package.rpartition("/")
     purl = PackageURL("npm", namespace=namespace or None, name=name, version=rest.partition("/")[0])
