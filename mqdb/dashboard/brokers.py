@@ -36,7 +36,7 @@ class Brokers:
         return next((each for each in self.admin().brokers if each.name == name), None)
 
     def admin(self) -> Admin:
-        """The `Admin` of the brokers, made again if an embedded broker has restarted on another port.
+        """The `Admin` of the brokers, created again if an embedded broker has restarted on another port.
 
         Raises BrokerUnavailable if an embedded broker is not running.
         """

@@ -59,7 +59,7 @@ class Dashboard:
     """The dashboard of the brokers in the settings, as an ASGI application."""
 
     def __init__(self, settings: Settings, on_welcome: Callable[[str], None] = lambda line: None) -> None:
-        """Does not connect yet. After a use of the one-time link, calls `on_welcome` with the line of a new link."""
+        """Does not connect yet. Each use of the one-time link calls `on_welcome` with a line for the next link."""
         self.brokers: Final = Brokers(settings)
         self.figures: Final = self.brokers.figures
         """The server that samples the broker of these pages adds its samples here."""

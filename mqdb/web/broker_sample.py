@@ -1,4 +1,4 @@
-"""A sample: all values that /metrics shows of the database, read in one pass."""
+"""A sample: all values from the database that /metrics shows, read in one pass."""
 
 import time
 from collections.abc import Sequence

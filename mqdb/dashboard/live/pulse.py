@@ -278,7 +278,7 @@ def lag_growth(recent: Sequence[Point]) -> float | None:
 def growth_since(
     day: Sequence[Point], hour: Sequence[Point], now: float, midnight: datetime
 ) -> tuple[int, datetime | None]:
-    """The growth of a count since midnight or its first point, and the time of that start; 0 and None without points.
+    """The growth of a count since midnight or its first point, and that starting time; 0 and None without points.
 
     `midnight` is the start of today in UTC; the times of points and `now` are by the monotonic clock.
     """
@@ -295,7 +295,7 @@ def growth_since(
 
 
 def letters_today(series: TimeSeries, now: float, group: str = TOTAL) -> tuple[int, datetime | None]:
-    """The dead letters of one or all groups since midnight UTC or the first sample, and the time of that start."""
+    """The dead letters of one group or all groups since midnight UTC or the first sample, and that starting time."""
     midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     day, hour = (series.of(BrokerFigure.LETTERS, group, span) for span in (SeriesSpan.DAY, SeriesSpan.HOUR))
     return growth_since(day, hour, now, midnight)

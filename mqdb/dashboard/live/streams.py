@@ -24,7 +24,7 @@ Render: TypeAlias = Callable[[], tuple[int, str]]
 #: The limit of streams in a process; further streams are refused. The web server accepts 100 connections in all.
 MOST_STREAMS: Final = 50
 
-#: If there is no sample for this time, a stream sends a comment. Proxies then keep it open, and a dead peer is noticed.
+#: After this time without a sample, a stream sends a comment, so that proxies keep it open and dead peers are noticed.
 _SILENCE_SECONDS: Final = 20.0
 
 

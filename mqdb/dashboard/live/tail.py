@@ -91,7 +91,7 @@ class TopicTail:
         self._reached = self._ends()
 
     def look(self) -> str:
-        """The rows of the messages since the last call, newest first; "" without new messages. Raises read errors."""
+        """The rows of the messages since the last call, newest first; "" without new messages. Raises MqdbError."""
         ends = self._ends()
         before = [*self._reached, *[0] * (len(ends) - len(self._reached))][: len(ends)]
         arrived = sum(max(end - reached, 0) for end, reached in zip(ends, before, strict=True))

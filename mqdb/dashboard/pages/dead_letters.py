@@ -61,7 +61,7 @@ def letters(visit: Visit) -> Response:
 
 
 def _may(visit: Visit, group: str) -> tuple[bool, bool]:
-    """Whether the person may read a group's letters, and whether to redrive them. Each right shows their exceptions."""
+    """Whether the person may read a group's letters, and may redrive them. Either right reveals their exceptions."""
     return visit.rights.may(dlq_topic(group), "read"), visit.rights.may(group, "operate_group")
 
 
@@ -92,7 +92,7 @@ def letter_row(message: ReceivedMessage, redriven_at: datetime | None, may_read:
 
 
 def letter(visit: Visit) -> Response:
-    """A dead letter: its failure, properties and redrives, and on demand its body, also for editing."""
+    """A dead letter: its failure, properties and redrives, and on demand its body, which can be edited."""
     group, message_id = visit.part("group"), visit.part("message")
     visit.rights.require(dlq_topic(group), "read")
     found, redrives = find_letter(visit, group, message_id)

@@ -130,7 +130,7 @@ def _time(visit: Visit, topic: str, queue_id: int | None) -> datetime | timedelt
 
 
 def _offsets(visit: Visit, topic: str, queue_id: int | None, offset: int | None) -> list[int] | None:
-    """The offset before which each queue is read: from the last page, or behind the given offset of one queue."""
+    """The exclusive upper offset for each queue: from the previous page, or from the offset given for one queue."""
     text = visit.query.text("before")
     if text is not None:
         if not all(part.isdecimal() and len(part) < 20 for part in text.split(",")):

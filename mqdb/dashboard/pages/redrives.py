@@ -1,4 +1,4 @@
-"""Redrives from the page of a group: of chosen dead letters or of a kind, unchanged or edited, after a dry run."""
+"""Redrives of a group's dead letters: chosen letters or a whole kind, unchanged or edited, after a dry run."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice

@@ -1,4 +1,4 @@
-"""The filter of messages in a form: by tags, by SQL92 or by a key."""
+"""The message filter in a form: by tags, by SQL92 or by a key."""
 
 from mqdb.dashboard.fields import Fields
 from mqdb.errors import ParameterInvalid
