@@ -1,4 +1,4 @@
-"""Set up and run mqdb from a checkout. Needs Python 3.11 or newer and nothing else.
+"""Set up and run mqdb from a checkout. This script needs only Python 3.11 or newer.
 
     python3 do.py demo [...]    the demo, with the arguments of `mqdb demo`
     python3 do.py test [...]    every check, then the tests in five processes; or pytest with your arguments

@@ -5,7 +5,7 @@
     python -m checks.prose --shrink        lowers the numbers in prose_known.txt
     python -m checks.prose --count         prints how many sentences match, by kind of text and pattern
 
-It reads docstrings, help texts, error sentences, log lines, COMMENT ON, the texts of the dashboard and Markdown. In
+The check reads docstrings, help texts, error sentences, log lines, COMMENT ON, pages of the dashboard and Markdown. In
 `mqdb` and `client` it also reads all other literals: reasons of errors, findings of the doctor, output of commands.
 Its patterns find candidates, and a reader decides: a good sentence is added to prose_accepted.txt.
 """

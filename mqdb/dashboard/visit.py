@@ -69,7 +69,7 @@ class Visit:
         return Permissions(self.session, self.broker, read_only=self.brokers.are_read_only)
 
     def part(self, name: str) -> str:
-        """A part of the path. Raises ParameterInvalid."""
+        """The part of the path with this name. Raises ParameterInvalid."""
         return checked(name, str(self.request.path_params[name]))
 
     @cached_property

@@ -39,9 +39,9 @@ class LagChart(NamedTuple):
 
 
 def lag_chart(points: Sequence[Point], now: float, span_seconds: float = _SPAN_SECONDS) -> LagChart | None:
-    """The chart of the samples of a span that ends now, given oldest first; None if the span has no samples.
+    """The chart of the samples, given oldest first, in a span that ends now; None if the span has no samples.
 
-    `now` is by the clock of the samples.
+    `now` is a time by the clock of the samples.
     """
     shown = [point for point in points if now - point.at <= span_seconds]
     if not shown:

@@ -62,7 +62,7 @@ class Health:
         database, schema = self._database(), self._schema()
         # Unknown while the database does not answer.
         is_known = database == schema == PASSED
-        leadership = "does not lead, and sees no leader" if is_known and not self._has_standing() else PASSED
+        leadership = "does not lead and sees no leader" if is_known and not self._has_standing() else PASSED
         checks = {"database": database, "schema": schema, "leadership": leadership}
         if self._is_stopping or self.is_starting:
             return Report(checks | {"process": "is stopping" if self._is_stopping else "is starting"})

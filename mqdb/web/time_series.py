@@ -43,7 +43,7 @@ class BrokerFigure(StrEnum):
     LAG_SECONDS = "lag_seconds"
     """Age of the oldest message that a group has yet to consume."""
     MEMBERS = "members"
-    """Consumers of a group."""
+    """The number of consumers in a group."""
     TIMERS = "timers"
     """Messages that wait for their delivery time."""
     HALVES = "halves"

@@ -32,7 +32,7 @@ _MOST_GROUPS: Final = 12
 #: The time over which the trend of a lag is measured.
 _TREND_SECONDS: Final = 120.0
 
-#: Points that are farther apart have a time between them that is not known.
+#: If two points are farther apart, the time between them is unknown.
 _GAP_SECONDS: Final = 150.0
 
 _MINUTE: Final = 60.0
@@ -42,7 +42,7 @@ _FRESH_SECONDS: Final = 10.0
 
 
 class GroupPulse(NamedTuple):
-    """A group that has something to consume."""
+    """A group with a lag."""
 
     name: str
     members: int
@@ -63,23 +63,23 @@ class LateTime(NamedTuple):
     since: datetime
     seconds: float
     is_cut: bool
-    """Whether it was late in the first known sample, and so perhaps before."""
+    """Whether the group was late in the first known sample, and so perhaps before."""
 
 
 class CauseOfLag(NamedTuple):
-    """The reason why a group is late, as far as the samples show it. Rates are means of the last two minutes."""
+    """The reason why a group is late, as shown by samples. Rates are means of the last two minutes."""
 
     late: LateTime | None
     consumed: float
-    """Messages per second that it has consumed."""
+    """Messages per second that the group has consumed."""
     arriving: float
-    """Messages per second that were consumed or have made its lag larger."""
+    """Messages per second that have arrived: those consumed, and those by which the lag has grown."""
     failed: float
-    """Deliveries per second that have failed: retries and dead letters."""
+    """Failed deliveries per second: retries and dead letters."""
 
 
 class PulseParts(NamedTuple):
-    """The live parts of the overview, as HTML: the page has other parts between them."""
+    """The two live parts of the overview as HTML. The page has other parts between them."""
 
     now: Markup
     charts: Markup
@@ -100,16 +100,16 @@ class Pulse:
         self._rendered: tuple[int, str, PulseParts | None] = (-1, "", None)
 
     def render(self, broker: str) -> tuple[int, str]:
-        """The number of the last sample, and its parts of the page; empty if this process has no sample."""
+        """The number of the last sample, and its live parts as HTML, which is empty if this process has no sample."""
         number, parts = self._latest(broker)
         return number, "" if parts is None else parts.text
 
     def parts(self, broker: str) -> PulseParts | None:
-        """The parts of the page by the last sample; None if this process has no sample."""
+        """The live parts of the last sample; None if this process has no sample."""
         return self._latest(broker)[1]
 
     def late_groups(self, most: int) -> list[tuple[str, LateTime | None]]:
-        """The most urgent late groups, and since when each is late; none if this process has no sample."""
+        """Up to `most` late groups, most urgent first, each with its late time; [] if this process has no sample."""
         series, now = self.figures.series, time.monotonic()
         groups = [] if self.figures.latest[1] is None else groups_by_urgency(series, now)
         late = [each.name for each in groups if not each.keeps_up][:most]
@@ -200,7 +200,7 @@ def group_pulse(series: TimeSeries, name: str, now: float) -> GroupPulse | None:
 
 
 def cause_of_lag(series: TimeSeries, group: GroupPulse, now: float) -> CauseOfLag:
-    """The rates of a group in the last two minutes, and the time since which it is late."""
+    """The rates of a group in the last two minutes, and the time since which the group is late."""
     late = late_time(series, group.name, now)
     since = now - _TREND_SECONDS
     # A reset makes a group late. The step that it causes is no arrival.
@@ -218,7 +218,7 @@ def _mean(points: Sequence[Point]) -> float:
 
 
 def late_time(series: TimeSeries, name: str, now: float) -> LateTime | None:
-    """Since when a group is late; None if it is not late, or has no sample that shows it."""
+    """The time since which a group is late; None if no sample shows that the group is late."""
     hour = series.of(BrokerFigure.LAG_SECONDS, name)
     since = late_since(hour, [])
     if since is not None and since[1]:
@@ -230,10 +230,10 @@ def late_time(series: TimeSeries, name: str, now: float) -> LateTime | None:
 
 
 def late_since(hour: Sequence[Point], day: Sequence[Point]) -> tuple[float, bool] | None:
-    """The time of the first of the newest samples that are all late, and whether it is the first known sample.
+    """The start of the late samples that include the newest sample, and whether that start is the first known sample.
 
-    The points are the age of the oldest message that waits, the oldest point first. The points of the day precede those
-    of the hour. None if the newest sample is not late.
+    Each point has the age of the oldest waiting message, and the points are sorted, oldest first. The points of the day
+    precede those of the hour. None if the newest sample is not late.
     """
     known = [*(point for point in day if not hour or point.at < hour[0].at - _MINUTE), *hour]
     first = None

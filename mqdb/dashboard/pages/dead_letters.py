@@ -1,7 +1,7 @@
 """Dead letters: groups with dead letters, the letters of a group, a letter with its traceback, and redrives.
 
-The letters of a group are the messages of its dead letter topic. They are read from the end, so the cost of a list does
-not depend on the number of letters.
+The letters of a group are the messages of its dead letter topic. A list is read from the end of the topic, so its cost
+does not depend on the number of letters.
 """
 
 from collections import defaultdict
@@ -66,7 +66,7 @@ def _may(visit: Visit, group: str) -> tuple[bool, bool]:
 
 
 class LetterRow(NamedTuple):
-    """A letter on a line. Texts that the person may not see are None."""
+    """A letter in a line of the list. Texts that the person may not see are None."""
 
     message_id: str
     died: datetime
@@ -78,7 +78,7 @@ class LetterRow(NamedTuple):
 
 
 def letter_row(message: ReceivedMessage, redriven_at: datetime | None, may_read: bool, may_redrive: bool) -> LetterRow:
-    """The line of a letter, for a person who may read the letters of the group, redrive them, or do neither."""
+    """The line of a letter for a person, who may or may not read the letters of the group and redrive them."""
     said = message.properties.get
     return LetterRow(
         message.message_id,

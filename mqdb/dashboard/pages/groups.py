@@ -72,7 +72,7 @@ def settings(visit: Visit) -> Response:
 
 
 def lag(visit: Visit) -> Response:
-    """The lag of the group in the last hour, as far as this process has sampled it."""
+    """The chart of a group's lag in the last hour, from the samples of this process."""
     name = visit.part("group")
     points, now = visit.brokers.figures.series.of(BrokerFigure.LAG, name), time.monotonic()
     span = span_of(points, now)

@@ -1,4 +1,4 @@
-"""Overview: the pulse of the broker, its health, dead letters and lags. The parts that ask the database come later."""
+"""Overview: the pulse of the broker, its health, dead letters and lags. Parts that query the database load later."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -15,26 +15,26 @@ from mqdb.drawing.templating import age
 from mqdb.errors import TopicNotFound
 from mqdb_client import FindingStatus, GroupLetters, Operation
 
-#: Lines of a list on this page.
+#: The limit of lines in a list on this page.
 _MOST: Final = 10
 
-#: The time between two samples, and some more.
+#: Slightly more than the time between two samples.
 _SAMPLE: Final = timedelta(seconds=10)
 
-#: The newest changes among which those on a late group are looked for.
+#: The number of newest changes that are searched for changes on late groups.
 _MOST_CHANGES: Final = 100
 
-#: Checks whose things have a list here.
+#: Checks whose problems have a list on this page.
 _LISTED: Final = frozenset({"lag", "dead-letters"})
 
 
 def overview(visit: Visit) -> Response:
-    """The frame with the pulse, if this process samples the broker; it asks the database nothing."""
+    """The frame of the page, with the pulse if this process samples the broker. Does not query the database."""
     return visit.page("overview.html", pulse=visit.brokers.pulse.parts(visit.broker_name))
 
 
 def late(visit: Visit) -> Response:
-    """Changes on late groups and on their topics: of each group the newest, and the last one before it became late.
+    """Changes on late groups and their topics: for each group, its newest and its last change before it became late.
 
     The groups and their topics come from the samples in memory.
     """
@@ -50,16 +50,19 @@ def late(visit: Visit) -> Response:
 
 
 def _concerns(operation: Operation, group: str, topics: set[str]) -> bool:
-    """Whether a change is on a group, or on one of its topics for all groups. A creation makes nothing late."""
+    """Whether a change concerns the group, or one of its topics without naming any group.
+
+    A creation does not count, because it makes no group late.
+    """
     if operation.verb.endswith(".create"):
         return False
     return group in operation.groups or (not operation.groups and not topics.isdisjoint(operation.topics))
 
 
 def preceding(operations: Sequence[Operation], late: LateTime | None) -> list[tuple[Operation, str]]:
-    """The newest of these changes and the last one before the group became late, each with its distance from that time.
+    """The newest change and the last change before the group became late, each with its distance from that time.
 
-    The changes are sorted, the newest first. A sample shows a lag some seconds after the change that caused it. If the
+    The changes are sorted, newest first. A sample shows a lag some seconds after the change that caused it. If the
     beginning of the lag is not known, returns only the newest change, without a distance.
     """
     if late is None or late.is_cut or not operations:
@@ -93,7 +96,7 @@ def health(visit: Visit) -> Response:
 
 
 def attention(visit: Visit) -> Response:
-    """Groups with dead letters, and groups that lag, unless the pulse shows these."""
+    """Groups with dead letters, and groups with a lag if no pulse shows them."""
     broker = visit.broker
     has_pulse = visit.brokers.figures.latest[1] is not None
     groups = [] if has_pulse else broker.groups.list()
@@ -111,7 +114,7 @@ def attention(visit: Visit) -> Response:
 
 
 def _with_newest(visit: Visit, groups: Sequence[GroupLetters]) -> list[tuple[GroupLetters, LetterRow | None]]:
-    """Each group with its newest dead letter, as far as the person may see it; None if it is gone with the log."""
+    """Each group with the visible part of its newest dead letter; None if retention has removed the letter."""
     names = [each.group for each in groups]
     readable = visit.rights.among([dlq_topic(name) for name in names], "read")
     redrivable = visit.rights.among(names, "operate_group")

@@ -103,7 +103,7 @@ def _properties(text: str) -> dict[str, str]:
     for line in filter(None, map(str.strip, text.splitlines())):
         name, equals, value = line.partition("=")
         if not (equals and name.strip()):
-            raise ParameterInvalid("properties", line, "write NAME=VALUE, each property on a line of its own")
+            raise ParameterInvalid("properties", line, "write NAME=VALUE, each property on its own line")
         found[name.strip()] = value.strip()
     return found
 

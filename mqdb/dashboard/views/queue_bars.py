@@ -82,7 +82,7 @@ class ResetBar(NamedTuple):
 
 
 def reset_bars(changes: Sequence[OffsetChange], ends: Sequence[int]) -> list[ResetBar]:
-    """The bars of a reset. `ends` are the max offsets of the queues of the topic, queue 0 first."""
+    """The bars of a reset. `ends` are the max offsets of the topic's queues, queue 0 first."""
     end_of = [max(ends[each.queue_id], each.new_offset) if each.queue_id < len(ends) else 0 for each in changes]
     longest = max((end - each.min_offset for each, end in zip(changes, end_of, strict=True)), default=0)
     most = max(longest, 1)

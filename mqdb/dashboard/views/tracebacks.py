@@ -1,4 +1,4 @@
-"""Tracebacks of failed listeners: the frames of the user's own code in view, those of libraries folded."""
+"""Tracebacks of failed listeners: frames of the user's code are shown, and frames of libraries are folded."""
 
 import re
 from collections.abc import Iterator
@@ -16,13 +16,13 @@ class TracebackPart(NamedTuple):
 
     text: str
     library_frames: int
-    """The number of frames, if all of them are of libraries; else 0."""
+    """The number of frames if all are frames of libraries; else 0."""
 
 
 def traceback_parts(text: str) -> list[TracebackPart]:
-    """The parts of a traceback, in its order. A text without a frame of the user's own code is one part.
+    """The parts of a traceback, in its order. A text without a frame of the user's code is one part.
 
-    Only Python's own form is known. The text of another language is one part.
+    Only tracebacks of Python are split. A traceback of another language is one part.
     """
     frames = list(_frames(text))
     if all(is_library for _, is_library in frames if is_library is not None):
@@ -35,7 +35,7 @@ def traceback_parts(text: str) -> list[TracebackPart]:
 
 
 def _frames(text: str) -> Iterator[tuple[str, bool | None]]:
-    """The lines of each frame, and whether it is of a library; None for lines between frames."""
+    """The lines of each frame, and whether the frame is in a library; None for lines between frames."""
     lines: list[str] = []
     is_library: bool | None = None
     for line in text.splitlines():

@@ -1,4 +1,4 @@
-"""Dead letters by exception and topic: counted with a trend, redriven as a kind, and changed by one expression."""
+"""Dead letters by exception and topic: counted with a trend, redriven by kind, and changed by one expression."""
 
 import json
 from html import unescape

@@ -1,4 +1,4 @@
-"""The pages of a topic: its rates, its queues as bars, the live tail, a test message, and a message to copy."""
+"""The pages of a topic: its rates, its queues as bars, the live tail, a test message, and a message as code."""
 
 import http.client
 import json

@@ -20,7 +20,7 @@ def bill(messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
 
 
 class Command(BaseCommand):
-    """`python -m django bill_orders`."""
+    """The command `python -m django bill_orders`."""
 
     help = "Bill the orders that the shop announces."
 
