@@ -61,6 +61,9 @@ def test_what_is_no_object_or_too_large_has_no_tree(text: str) -> None:
         ("remove a", '{ "a": 1 }', "{  }"),
         ("remove [1]", "[1, 2, 3]", "[1, 3]"),
         ('note = "a = b"', '{"note": 1}', '{"note": "a = b"}'),
+        ('["a = b"] = 2', '{"a = b": 1}', '{"a = b": 2}'),
+        ("remove = 2", '{"remove": 1}', '{"remove": 2}'),
+        ("remove remove", '{"remove": 1}', "{}"),
     ],
 )
 def test_a_change_touches_one_value(change: str, before: str, after: str) -> None:
@@ -68,7 +71,21 @@ def test_a_change_touches_one_value(change: str, before: str, after: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a", "= 1", "a =", "a = x", "a..b = 1", "a[x] = 1", "a = NaN", "remove", "a b = 1"]
+    "text",
+    [
+        "",
+        "a",
+        "= 1",
+        "a =",
+        "a = x",
+        "a..b = 1",
+        "a[x] = 1",
+        "a = NaN",
+        "remove",
+        "a b = 1",
+        "remove a = 1",
+        r'["\q"] = 1',
+    ],
 )
 def test_a_change_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(ParameterInvalid, match="change"):

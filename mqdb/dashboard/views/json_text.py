@@ -16,7 +16,8 @@ _DECODER: Final = json.JSONDecoder()
 
 #: A name with a dot before it, a name in quotes in brackets, or an index in brackets.
 _STEP: Final = re.compile(r"\.?([A-Za-z_][\w-]*)|\[\s*(\d{1,9})\s*\]|\[\s*(\"(?:[^\"\\]|\\.)*\")\s*\]", re.ASCII)
-_CHANGE: Final = re.compile(r"\s*(?:remove\s+(?P<gone>.+?)|(?P<path>[^=]+?)\s*=(?P<value>.+))\s*", re.DOTALL)
+#: The word before the path of a value to remove. A field may have the name `remove`, too.
+_REMOVE: Final = re.compile(r"remove\s+(?=[^=\s])")
 
 
 class JsonNode(NamedTuple):
@@ -78,17 +79,19 @@ class JsonChange:
     @classmethod
     def parse(cls, text: str) -> "JsonChange":
         """Parse a change in the form that people write. Raises ParameterInvalid."""
-        found = _CHANGE.fullmatch(text)
-        if found is None:
+        wanted = text.strip()
+        removal = _REMOVE.match(wanted)
+        path, rest = _path(text, wanted, removal.end() if removal else 0)
+        if removal and not rest:
+            return cls(path, None)
+        value = rest.removeprefix("=").strip()
+        if removal or not rest.startswith("=") or not value:
             raise ParameterInvalid("change", text, 'write PATH = JSON, such as customer.country = "CZ", or remove PATH')
-        value = found["value"]
-        if value is not None:
-            value = value.strip()
-            try:
-                json.loads(value, parse_constant=_refuse)
-            except ValueError:
-                raise ParameterInvalid("change", text, f"{value} is not JSON; a text needs double quotes") from None
-        return cls(_steps(text, found["gone"] or found["path"]), value)
+        try:
+            json.loads(value, parse_constant=_refuse)
+        except (ValueError, RecursionError):
+            raise ParameterInvalid("change", text, f"{value} is not JSON; a text needs double quotes") from None
+        return cls(path, value)
 
     def apply(self, text: str) -> str:
         """Return the changed text. If an object lacks the last name of the path, the name is added.
@@ -122,17 +125,20 @@ class JsonChange:
         return "".join(parts).removeprefix(".")
 
 
-def _steps(text: str, path: str) -> tuple[str | int, ...]:
+def _path(text: str, wanted: str, begin: int) -> tuple[tuple[str | int, ...], str]:
+    """The steps of the path that begins there, and the text after it. Raises ParameterInvalid, which names `text`."""
     steps: list[str | int] = []
-    place = 0
-    while place < len(path):
-        found = _STEP.match(path, place)
-        if found is None:
-            raise ParameterInvalid("change", text, f"{path} is not a path such as items[0].price")
+    place = begin
+    while found := _STEP.match(wanted, place):
         name, index, quoted = found.groups()
-        steps.append(int(index) if index else name or json.loads(quoted))
+        try:
+            steps.append(int(index) if index else name or json.loads(quoted))
+        except ValueError:
+            raise ParameterInvalid("change", text, f"{quoted} is not a JSON string") from None
         place = found.end()
-    return tuple(steps)
+    if not steps:
+        raise ParameterInvalid("change", text, 'write PATH = JSON, such as customer.country = "CZ", or remove PATH')
+    return tuple(steps), wanted[place:].lstrip()
 
 
 class _Member(NamedTuple):
