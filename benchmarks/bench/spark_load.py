@@ -95,7 +95,7 @@ class SparkLoad:
 
     @contextmanager
     def following(self, topic: str, checkpoint: Path, into: str | None = None) -> Iterator[Follower]:
-        """A query that reads new messages as they arrive, into a topic or into nothing."""
+        """A query that reads new messages as they arrive, and writes them to a topic or discards them."""
         stream = self._spark.readStream.format("mqdb").option("url", self._dsn).option("subscribe", topic)
         rows = stream.option("startingOffsets", "latest").load()
         if into is None:

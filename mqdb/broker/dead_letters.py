@@ -142,7 +142,7 @@ def list_dead_letters(connection: Connection, wanted: DeadLetterFilter, limit: i
 
 
 def show_dead_letters(connection: Connection, wanted: DeadLetterFilter) -> list[WholeDeadLetter]:
-    """All matching dead letters with their bodies in memory, newest first.
+    """Load all matching dead letters, with their bodies, into memory; newest first.
 
     Raises GroupNotFound, ParameterInvalid for the condition.
     """

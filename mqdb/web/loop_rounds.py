@@ -1,8 +1,8 @@
 """Rounds: the state of the loops of this process, and the numbers of rounds that succeeded and failed.
 
 A loop reports its rounds through its `Context`: a round begins with a call of `connect` or `may_act`, and ends with
-`on_round`, which receives the counts of the round or its error. The thread of the loop writes, all other threads only
-read.
+`on_round`, which receives the counts of the round or its error. Only the loop's own thread writes;
+all other threads only read.
 """
 
 from collections import Counter

@@ -112,7 +112,10 @@ class AsyncLitePullConsumer(Wrapper["_Below"]):
         return await _poll(strategy, limit, seconds)
 
     def __aiter__(self) -> Self:
-        """Iterate over messages until the consumer is shut down. Raises IllegalState before the start."""
+        """Iterate over messages until the consumer is shut down.
+
+        Raises IllegalState if the consumer has not been started.
+        """
         self._below.begin_poll(None)
         return self
 

@@ -87,10 +87,10 @@ class LitePullConsumer:
     are returned in order. The caller handles failures: there is no retry topic and no dead letter queue.
 
     With `auto_commit` a poll, or the next message of an iteration, marks the previously returned messages as done, so
-    poll in only one thread. Offsets of done messages are committed every `auto_commit_interval`, when rebalance takes a
-    queue away, and at shutdown. The messages of the last poll are redelivered after a crash or a shutdown, but not
-    after a `with` block that ends without an error, nor after `commit`. Without `auto_commit`, offsets are committed
-    only by `commit`.
+    poll in only one thread. The offsets of processed messages are committed every `auto_commit_interval`, when
+    rebalance takes a queue away, and at shutdown. The messages of the last poll are redelivered after a crash or a
+    shutdown, but not after a `with` block that ends without an error, nor after `commit`. Without `auto_commit`,
+    offsets are committed only by `commit`.
 
     A consumer with assigned queues cannot commit a queue while a member of the group owns it. A consumer waits for
     topics and queues that do not exist yet. If the settings name several brokers, a broker that is down is added when
@@ -238,7 +238,10 @@ class LitePullConsumer:
         return seconds_to_wait(wait)
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
-        """Iterate over messages until the consumer is shut down. Raises IllegalState before the start."""
+        """Iterate over messages until the consumer is shut down.
+
+        Raises IllegalState if the consumer has not been started.
+        """
         strategy = self._require_running().strategy
         while self.is_running:
             yield from strategy.poll(1, self._poll_seconds(None))

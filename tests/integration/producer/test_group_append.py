@@ -305,7 +305,7 @@ def test_a_thread_that_is_interrupted_where_it_must_not_send_is_refused_and_nobo
 
 
 def test_a_value_that_the_driver_refuses_beside_others_spoils_it_for_nobody(log: Log) -> None:
-    """A value that the driver refuses spoils no other unit.
+    """A value that the driver refuses does not affect the other units.
 
     The driver cannot determine the type of an array of numbers and booleans.
     """
