@@ -313,7 +313,7 @@ def test_what_can_be_done_is_done_by_clicks(page: "Page", site: Site) -> None:
     page.get_by_role("button", name="Make a topic").click()
     page.get_by_label("Name").fill("clicked")
     page.get_by_role("button", name="Make it").click()
-    page.get_by_text("Topic clicked is there.").wait_for()
+    page.get_by_text("Topic clicked is created.").wait_for()
 
     page.goto(B + "topics/orders")
     page.get_by_role("link", name="Send a test message").click()
